@@ -31,6 +31,7 @@ from bench import (
     timeline,
     training_cost,
     training_real,
+    trying,
 )
 
 BENCHMARKS = {
@@ -62,6 +63,7 @@ ON_REQUEST = {
     "known_defects": known_defects.main,
     "saved": saved.main,
     "straggler": straggler.main,
+    "trying": trying.main,
 }
 
 

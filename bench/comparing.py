@@ -9,6 +9,7 @@ is chosen on the first half of the equal pairs and scored on the second half: bo
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -129,15 +130,14 @@ def find_share(base: Sequence[RunFigures], count: int, out: Path) -> None:
 
 def try_tuning(out: Path) -> None:
     """A slow data set: what tuning promised, and what it measured."""
-    sys.path.insert(0, str(PLANTED.parent))
-    from planted import open_slow
-
+    sys.path.insert(0, str(PLANTED.parents[1]))
     from detscope.config.schema import Settings
-    from detscope.data.registry import register_dataset
     from detscope.report.progress import QuietProgress
     from detscope.sessions.tune import run_tuning
+    from slow_disk import install_slow_disk
 
-    register_dataset("slow", "a slow disk", open_slow)
+    path = [str(install_slow_disk(out / "installed")), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)  # of the processes that are tried
     settings = Settings.model_validate(
         {
             "model": {"name": "tiny_ssd"},
@@ -147,7 +147,7 @@ def try_tuning(out: Path) -> None:
         }
     )
     for row in run_tuning(settings, budget_s=120, progress=QuietProgress()).tried:
-        gains = [row.estimated_gain, row.measured_gain]
+        gains = [row.estimated_gain, row.time.gain if row.time else None]
         shown = ["n/a" if gain is None else f"{gain:.1%}" for gain in gains]
         print(f"  tune, slow data set: {row.title}: estimated {shown[0]}, measured {shown[1]}, {row.verdict}")
 

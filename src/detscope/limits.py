@@ -60,6 +60,13 @@ LIMITS: Mapping[str, Limit] = {
     "database_seconds": Limit(60, "seconds", "without a row: a table of real rows gives one at once"),
     "listing_line_bytes": Limit(1 * MIB, "bytes", "of one line of an Nsight Compute listing"),
     # runs, plans, stores, models
+    "patch_bytes": Limit(16 * MIB, "bytes", "a change that somebody reads has some kilobytes"),
+    "copied_tree_bytes": Limit(
+        1 * GIB, "bytes", "copied for a patch: code has megabytes; data that git does not hold is linked"
+    ),
+    "copied_tree_files": Limit(
+        2_000_000, "files", "looked at for Python files before a patch: seconds on a disk"
+    ),
     "settings_bytes": Limit(1_000_000, "bytes", "plans and settings are typed by hand"),
     "plan_trials": Limit(200_000, "trials", "each takes seconds, so that these are days; a kilobyte each"),
     "plan_comparisons": Limit(20_000_000, "comparisons", "of trials with what is excluded: half a minute"),

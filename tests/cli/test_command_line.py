@@ -41,7 +41,7 @@ FLAGS = {
     },
     "run": {
         "SCRIPT [ARGS]...", "-m", "--level", "--memory", "--window",
-        "--max-steps", "--out", "--json", "--json-file", "--quiet", "-q",
+        "--max-steps", "--seed", "--out", "--json", "--json-file", "--quiet", "-q",
     },
     "import": {"FILE...", "--out", "--name", "--json"},
     "eval": {
@@ -51,6 +51,10 @@ FLAGS = {
     },
     "show": {"RUN", "--section", "--json"},
     "report": {"RUN", "--format", "--out", "--markdown", "--html", "--open"},
+    "try": {
+        "RUN", "--patch", "--set", "--env", "--finding", "--seed", "--steps", "--rounds", "--budget",
+        "--tolerance", "--markdown", "--out", "--json",
+    },
     "tune": {"MODEL", "--config", "--set", "--budget", "--steps", "--data", "--device", "--out", "--json"},
     "compare": {
         "BASE", "RUN...", "--repeat", "--budget", "--by", "--fail-if", "--markdown", "--html",

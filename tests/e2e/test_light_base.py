@@ -141,6 +141,7 @@ def test_doctor_names_what_brings_torch(base: BaseEnvironment) -> None:
         ("infer tiny_fasterrcnn", "torch", "torch"),
         ("eval tiny_fasterrcnn", "torch", "torch"),
         ("tune tiny_fasterrcnn --budget 1m", "torch", "torch"),
+        ("try latest --env OMP_NUM_THREADS=1", "torch", "torch"),
         ("run script.py", "torch", "torch"),
         ("prune resnet18 --levels 0", "torchvision", "torch"),
         ("sweep plan.toml", "torch", "torch"),

@@ -17,14 +17,14 @@ from detscope.sessions.repeat import RepeatRequest, place_output, repeat_command
 
 # a verb that needs no torch: it writes the run that its name asks for
 VERB = """#!{python}
-import os, sys
+import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from compared_runs import make_run
 word, out, kind = sys.argv[1], Path(sys.argv[3]), sys.argv[4]
 if kind == "broken":
     sys.exit("the disk is on fire")
-seed = int.from_bytes(os.urandom(2), "big")
+seed = len(list(out.parent.rglob("run.json")))  # equal commands are told apart once in twenty draws
 make_run(out, seed, {{"backbone": 25.0 if kind == "slow" else 0.0}}, steps=12)
 with (out.parent / "order.txt").open("a") as order:
     order.write(kind + chr(10))

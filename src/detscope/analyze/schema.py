@@ -18,7 +18,7 @@ from detscope.analyze.figure import Figure
 from detscope.runs import info
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-SUBJECTS = ("summary", "run", "sweep", "findings")
+SUBJECTS = ("summary", "run", "sweep", "findings", "try")
 Schema = dict[str, Any]  # a JSON Schema is what others may read; ours holds nothing untyped
 
 
@@ -32,6 +32,10 @@ def make_schema(subject: str) -> Schema:
         from detscope.analyze.sweep.figures import SWEEP_SCHEMA, SweepSummary
 
         return schema_of(SweepSummary, "Figures of a sweep: detscope sweep status --json", SWEEP_SCHEMA)
+    if subject == "try":
+        from detscope.analyze.compare.trying import TRY_SCHEMA, TryResult
+
+        return schema_of(TryResult, "A change that was tried: detscope try --json", TRY_SCHEMA)
     from detscope.analyze.findings.listing import RunFindings
     from detscope.analyze.summary import SUMMARY_SCHEMA, RunSummary
 

@@ -118,6 +118,14 @@ VERBS = {
             "detscope mcp --runs /data/runs",
         ),
     ),
+    "try": VerbHelp(
+        "improve",
+        "Try a patch, a setting or a variable on a run; judge it.",
+        (
+            "detscope try a2ec --patch faster.diff --markdown body.md",
+            "detscope try latest --set training.channels_last=true",
+        ),
+    ),
     "tune": VerbHelp(
         "improve",
         "Try the advice one by one and keep what helps.",

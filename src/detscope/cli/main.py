@@ -20,6 +20,7 @@ from detscope.cli.measure.eval import evaluate
 from detscope.cli.measure.infer import infer
 from detscope.cli.measure.run import RunCommand, ScriptRequested, run, start
 from detscope.cli.measure.train import train
+from detscope.cli.measure.try_ import try_
 from detscope.cli.measure.tune import tune
 from detscope.cli.networks.fit import fit
 from detscope.cli.networks.models import models
@@ -107,6 +108,7 @@ _add_verb("report", report)
 _add_verb("compare", compare)
 _add_verb("runs", runs)
 _add_verb("mcp", mcp)
+_add_verb("try", try_)
 _add_verb("tune", tune)
 _add_verb("prune", prune)
 _add_verb("predict", predict)

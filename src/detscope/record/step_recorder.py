@@ -385,7 +385,7 @@ class StepRecorder:
             self.skip_deep_looks(IN_COMPILED_CODE)
         elif self._has_compiled or count_compiled_frames() > self._compiled_before:
             self.skip_census()
-        elif self.census is not None:
+        else:
             self.census.begin_step(find_counters(self.optimizers))
 
     def skip_census(self) -> None:

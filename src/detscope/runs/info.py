@@ -341,6 +341,7 @@ class ScriptInfo(TypedDict, total=False):
     exit_code: Whole | str | None
     command: Texts | None
     folder: str | None
+    max_steps: Count | None
     roots: list[ScriptRootInfo] | None
     parts: dict[str, ScriptPartInfo] | None
     optimizers: Texts | None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,10 +33,9 @@ from detscope.analyze.compare.variation import (
     learn_variation,
     measure_figure,
 )
-from detscope.errors import InputError, UsageError
+from detscope.errors import UsageError
 from detscope.report.progress import Progress
-from detscope.runs.folder import find_run
-from detscope.runs.reader import load_run
+from detscope.sessions.trying.processes import record_once
 
 LEAST_ROUNDS = 3  # before the first look
 TOO_BUSY = 0.2  # of the cores, used by others: what is seen then is not the machine's own variation
@@ -98,22 +96,7 @@ class _Side:
 
     def run_once(self, log: Path) -> None:
         """Record the command in a fresh process."""
-        with log.open("ab") as lines:
-            lines.write(f"$ {shlex.join(self.command)}\n".encode())
-            lines.flush()
-            try:
-                done = subprocess.run(
-                    self.command, stdout=lines, stderr=lines, stdin=subprocess.DEVNULL, check=False
-                )
-            except OSError as error:
-                raise UsageError(f"{self.command[0]} cannot be started: {error.strerror}", EXAMPLE) from error
-        if done.returncode != 0:
-            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
-            raise InputError(
-                f"{shlex.join(self.command)} ended with {done.returncode}: {' '.join(last)[:200]}",
-                f"its output is in {log}",
-            )
-        self.figures.append(read_figures(load_run(find_run("latest", self.folder))))
+        self.figures.append(read_figures(record_once(self.command, self.folder, log)))
 
 
 def repeat_commands(request: RepeatRequest, progress: Progress) -> RunComparison:

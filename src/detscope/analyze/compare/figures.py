@@ -68,7 +68,7 @@ def read_figures(run: Run, clock: Clock = "device", summary: RunSummary | None =
         accuracy={name: Sample(value) for name, value in _list_accuracy(summary)},
         census={name: Sample(value) for name, value in _list_census(summary)},
         cores_busy=summary.processor.cores_busy if summary.processor else None,
-        others_share=_read_others(run, summary),
+        others_share=read_others(run, summary),
     )
 
 
@@ -81,7 +81,7 @@ def _list_census(summary: RunSummary) -> Iterator[tuple[str, float]]:
         yield from ((one.kind, one.count) for one in census.counts if one.kind in WAITS)
 
 
-def _read_others(run: Run, summary: RunSummary) -> float | None:
+def read_others(run: Run, summary: RunSummary) -> float | None:
     """What other processes used of all cores, while the run was sampled."""
     means = {(one.source, one.metric): one.mean for one in summary.telemetry}
     system = means.get(("system", "cpu_percent"))

@@ -9,6 +9,7 @@ along.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
@@ -21,16 +22,24 @@ _PLACES = 4001
 _REACH = 8.0  # standard deviations
 
 
-def spend_risk(share: float) -> float:
-    """How much of the 5 % may be used up when this share of the rounds is done; half of it on each side."""
-    return 4 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - RISK / 4) / math.sqrt(share)))
+def spend_risk(share: float, risk: float = RISK) -> float:
+    """How much of the risk may be used up when this share of the rounds is done; half of it on each side."""
+    return 4 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - risk / 4) / math.sqrt(share)))
+
+
+def spend_evenly(share: float, risk: float = RISK) -> float:
+    """As much of the risk as of the rounds: large changes are decided early, small ones later than else."""
+    return risk * share
 
 
 class RiskSpender:
     """The looks of one repeated comparison."""
 
-    def __init__(self, most_rounds: int) -> None:
+    def __init__(
+        self, most_rounds: int, risk: float = RISK, spend: Callable[[float, float], float] = spend_risk
+    ) -> None:
         self._most = most_rounds
+        self._risk, self._spend = risk, spend
         reach = _REACH * math.sqrt(most_rounds)
         self._sums: Floats = np.linspace(-reach, reach, _PLACES)
         self._density: Floats | None = None  # of sums that went on; None: nobody has looked
@@ -39,7 +48,7 @@ class RiskSpender:
 
     def take_look(self, rounds: int, is_last: bool) -> float:
         """The level of a test after so many rounds; whatever is left belongs to the last look."""
-        total = RISK if is_last else spend_risk(rounds / self._most)
+        total = self._risk if is_last else self._spend(rounds / self._most, self._risk)
         density = self._carry_density(rounds)
         width = float(self._sums[1] - self._sums[0])
         tails = 2 * np.cumsum(density[::-1])[::-1] * width  # beyond each sum, on both sides

@@ -1,1 +1,1 @@
-"""Verbs that measure: train, infer, eval, run, tune, and Nsight around them."""
+"""Verbs that measure: train, infer, eval, run, try, tune, and Nsight around them."""

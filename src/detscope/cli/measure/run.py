@@ -26,6 +26,7 @@ class ScriptRequested(BaseException):
     options: ScriptOptions
     quiet: bool
     json_file: Path | None
+    seed: int | None = None
 
 
 class RunCommand(TyperCommand):
@@ -79,6 +80,10 @@ def run(
     max_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Stop the script after N recorded steps.")
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed random, numpy and torch before the script's first line."),
+    ] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON on standard output, after what the script prints.")
@@ -111,7 +116,7 @@ def run(
         script=name if target.is_module else Path(name).name,
         command=target.command,
     )
-    raise ScriptRequested(target, options, quiet, target_file)
+    raise ScriptRequested(target, options, quiet, target_file, seed)
 
 
 def _find_json_file(json: bool, json_file: Path | None) -> Path | None:
@@ -129,4 +134,8 @@ def start(request: ScriptRequested) -> None:
     from detscope.sessions.run.watch import run_script
 
     sys.excepthook = sys.__excepthook__  # typer has put its own there
+    if request.seed is not None:
+        from detscope.sessions.run.script import seed_everything
+
+        seed_everything(request.seed)
     run_script(request.target, request.options, quiet=request.quiet, json_file=request.json_file)

@@ -25,11 +25,14 @@ def tune(
 ) -> None:
     """Try the advice of a run, one change at a time, between runs of the base; write the best as a config."""
     from detscope.config.load import load_settings
+    from detscope.extras import require_package
     from detscope.report.progress import make_progress
     from detscope.report.verbs.tuning import tuning_sections
-    from detscope.sessions.tune import parse_budget, run_tuning
+    from detscope.sessions.trying.processes import parse_budget
+    from detscope.sessions.tune import run_tuning
 
     seconds = parse_budget(budget)
+    require_package("torch")  # of the processes: their failure would be a line in a log
     flags: dict[str, object] = {
         "model.name": model,
         "training.steps": steps or "20",

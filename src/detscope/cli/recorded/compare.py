@@ -100,7 +100,7 @@ def _repeat_commands(
     from detscope.report.progress import make_progress
     from detscope.runs.reader import load_run
     from detscope.sessions.repeat import RepeatRequest, repeat_commands, split_commands
-    from detscope.sessions.tune import parse_budget
+    from detscope.sessions.trying.processes import parse_budget
 
     first, second = split_commands(words)
     request = RepeatRequest(first, second, repeat, parse_budget(budget) if budget else None)

@@ -441,6 +441,7 @@ class ScriptRecording:
             info["status"], info["reason"] = status, reason
         facts: dict[str, Any] = {"name": self._options.script, "exit_code": code}
         facts |= {"command": list(self._options.command), "folder": self._options.folder}
+        facts["max_steps"] = self._options.max_steps
         info["script"] = facts | describe_script(self, pacer, other)
         info["optimizers"] = self.optimizer_facts
         info["precision"] = self.precision

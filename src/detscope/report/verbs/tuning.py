@@ -1,8 +1,8 @@
-"""What trying changes told: estimate against measurement, then what to do."""
+"""What trying advice told: estimate against measurement, then what to do."""
 
 from __future__ import annotations
 
-from detscope.analyze.sweep.tuning import TriedChange, TuneResult
+from detscope.analyze.sweep.tuning import TuneResult
 from detscope.report.figures import signed_interval
 from detscope.report.model import Block, Column, Fact, Facts, Section, Table
 
@@ -15,9 +15,9 @@ def tuning_sections(result: TuneResult) -> list[Section]:
         [
             row.title,
             row.estimated_gain,
-            row.measured_gain,
-            signed_interval(row.measured_ci95),
-            _verdict_of(row),
+            row.time.gain if row.time else None,
+            signed_interval(row.time.gain_ci95) if row.time else "",
+            f"{row.verdict}: {row.why}",
         ]
         for row in result.tried
     ]
@@ -26,7 +26,3 @@ def tuning_sections(result: TuneResult) -> list[Section]:
     if result.config:
         blocks.append(Facts([Fact("use it", f"detscope train --config {result.config}", "strong")]))
     return [Section("tuning", "Tuning", result.verdict, "", blocks, brief_title=True)]
-
-
-def _verdict_of(row: TriedChange) -> str:
-    return f"{row.verdict}: {row.why}" if row.why else row.verdict

@@ -139,6 +139,18 @@ def is_runnable_module(name: str) -> bool:
     return spec is not None and spec.origin is not None and spec.origin.endswith(".py")
 
 
+def seed_everything(seed: int) -> None:
+    """What a script without seeds of its own draws from, for `--seed`; one that has some sets them again."""
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
 
 

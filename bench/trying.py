@@ -1,0 +1,123 @@
+"""`detscope try` on planted scripts: patches that help, change results or do nothing, beside a plain clock.
+
+The plain measurement knows nothing of detscope: whole processes of the script with few and with many steps,
+without and with the patch, by turns; the difference of the two lengths is the time of the steps between.
+`--pairs=N` rounds of it, `--nothing=N` tries of a patch that does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from detscope.analyze.compare.change import Sample, Spread, compare_samples
+from detscope.sessions.trying.copies import Patch
+from detscope.sessions.trying.patches import apply_patch
+
+PLANTED = Path(__file__).parents[1] / "tests" / "planted_defects"
+HELPFUL = ("slow_ema", "padding")
+FEW, MANY = 5, 205
+PAIRS, NOTHING = 6, 20
+
+
+def _read_count(name: str, usual: int) -> int:
+    return next((int(word.partition("=")[2]) for word in sys.argv if word.startswith(f"{name}=")), usual)
+
+
+def make_project(folder: Path) -> Path:
+    """The scripts without a repository around them, and each patched by its side."""
+    folder.mkdir(parents=True)
+    for name in HELPFUL:
+        shutil.copy(PLANTED / f"{name}.py", folder)
+        (file,) = Patch.of_file(PLANTED / f"{name}.patch").files
+        text = (PLANTED / f"{name}.py").read_text(encoding="utf-8")
+        (folder / f"{name}_patched.py").write_text(apply_patch(text, file, name), encoding="utf-8")
+    return folder
+
+
+def time_steps(script: Path) -> float:
+    """Seconds of the steps between few and many, by the clock on the wall around whole processes."""
+    seconds = []
+    for steps in (FEW, MANY):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, str(script), "--steps", str(steps)], check=True)
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1] - seconds[0]
+
+
+def measure_plainly(project: Path, name: str, pairs: int) -> tuple[float, float, float]:
+    """The gain without detscope, with its 95 % interval."""
+    sides: tuple[list[Sample], list[Sample]] = ([], [])
+    for number in range(pairs):
+        order = ((0, name), (1, f"{name}_patched"))
+        for side, script in order if number % 2 == 0 else reversed(order):
+            sides[side].append(Sample(max(1e-6, time_steps(project / f"{script}.py"))))
+    change = compare_samples(*sides, Spread(0.0, 1.0))
+    low, high = change.relative_ci95 or (float("nan"), float("nan"))
+    return -(change.relative or 0.0), -high, -low
+
+
+def detscope(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours in the project."""
+    command = [sys.executable, "-m", "detscope", *words]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+def try_patch(project: Path, name: str, patch: str) -> dict[str, Any]:
+    """What one try says."""
+    run = next((project / name).glob("*-run-*"))
+    words = [
+        "--patch",
+        str(PLANTED / f"{patch}.patch"),
+        "--budget",
+        "30m",
+        "--json",
+        "--out",
+        f"tried-{name}",
+    ]
+    done = detscope(project, "try", str(run), *words)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def _tell(told: dict[str, Any]) -> str:
+    spent = f"{told['time']['pairs']} pairs, {told['spent_s']:.0f} s"
+    ends = told["time"]["gain_ci95"]
+    gain = f"{told['time']['gain']:+.1%} [{ends[0]:+.1%}, {ends[1]:+.1%}]"
+    return f"{told['verdict']:9} {gain:32} {spent:18} {told['why']}"
+
+
+def main() -> None:
+    """Print verdicts beside the plain clock, and how often a patch that does nothing was accepted."""
+    cores, busy = psutil.cpu_count(), psutil.cpu_percent(2.0)
+    print(f"try: {cores} cores, {busy:.0f} % busy before the first process", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        project = make_project(Path(folder) / "project")
+        for name in HELPFUL:
+            detscope(project, "run", "--level", "phases", "--out", name, f"{name}.py", "--steps", str(MANY))
+        for name in HELPFUL:
+            told = try_patch(project, name, name)
+            gain, low, high = measure_plainly(project, name, _read_count("--pairs", PAIRS))
+            ends = told["time"]["gain_ci95"]
+            inside = ends[0] <= gain <= ends[1] or low <= told["time"]["gain"] <= high
+            agree = "agree" if inside else "each gain lies OUTSIDE of the other's interval"
+            print(f"  {name:14} {_tell(told)}", flush=True)
+            print(f"  {'by the clock':14} {'':9} {gain:+.1%} [{low:+.1%}, {high:+.1%}]: {agree}", flush=True)
+        print(f"  {'other results':14} {_tell(try_patch(project, 'padding', 'other_results'))}", flush=True)
+        verdicts = []
+        for number in range(_read_count("--nothing", NOTHING)):
+            told = try_patch(project, "padding", "nothing")
+            verdicts.append(told["verdict"])
+            print(f"  nothing, {number + 1:2}    {_tell(told)}", flush=True)
+        counted = dict(zip(*np.unique(verdicts, return_counts=True), strict=True)) if verdicts else {}
+        words = ", ".join(f"{verdict} {count}" for verdict, count in counted.items())
+        print(f"  a patch that does nothing, {len(verdicts)} tries: {words}")
