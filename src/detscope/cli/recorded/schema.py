@@ -13,7 +13,7 @@ from detscope.errors import UsageError
 def schema(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="summary, run, sweep, findings or try.")],
 ) -> None:
-    """Print the JSON Schema of a run's figures, of run.json, of a sweep's figures, of findings, or of a try."""
+    """Print the JSON Schema of a run's figures, of run.json, of a sweep's figures, of findings, of a try."""
     from detscope.analyze.schema import SUBJECTS, make_schema
 
     if subject not in SUBJECTS:
