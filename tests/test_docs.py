@@ -16,6 +16,7 @@ from detscope.analyze.step.steps import PHASES
 from detscope.data.contract import DatasetFormat
 from detscope.ingest.sink import Format
 from detscope.parts import FOLDERS
+from detscope.record.census.pattern import CensusPattern
 from detscope.report.notebook.frames import FIGURES, RECORDED_BY
 from detscope.report.notebook.loaded import LoadedRun
 from detscope.report.sections import SectionPart
@@ -30,7 +31,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "CONTRIBUTING.md"]
 WALK = re.compile(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 SNIPPETS = re.findall(r"^### (.+?)$.*?```python\n(.*?)```", CONTRIBUTING, re.MULTILINE | re.DOTALL)
-PART_TYPES = (Family, Format, SectionPart, AdviceRule, DatasetFormat)
+PART_TYPES = (Family, Format, SectionPart, AdviceRule, DatasetFormat, CensusPattern)
 
 
 def names_in(path: Path) -> set[str]:

@@ -22,17 +22,25 @@ NEEDED = {
     "torch.UntypedStorage._new_shared",
     "torch._C",
     "torch._C.DisableTorchFunctionSubclass",
+    "torch._C.DispatchKey.Python",
     "torch._C._autograd._get_sequence_nr",
+    "torch._C._dispatch_tls_is_dispatch_key_included",
     "torch._C._distributed_c10d.GradBucket",
     "torch._C._distributed_c10d.PrefixStore",
     "torch._C._distributed_c10d.ProcessGroup",
     "torch._C._distributed_c10d.Store",
     "torch._C._distributed_c10d.TCPStore",
     "torch._C._distributed_c10d.Work",
+    "torch._C._get_dispatch_stack_at",
+    "torch._C._get_function_stack_at",
     "torch._C._get_tracing_state",
+    "torch._C._len_torch_dispatch_stack",
+    "torch._C._len_torch_function_stack",
+    "torch._C._pop_torch_function_stack",
     "torch._C._profiler._ExperimentalConfig",
     "torch._C._profiler._RecordFunctionFast",
     "torch._C._profiler._TensorMetadata",
+    "torch._C._push_on_torch_function_stack",
     "torch._foreach_lerp_",
     "torch._prims_common.suggest_memory_format",
     "torch.autograd.Variable._execution_engine.queue_callback",
@@ -45,6 +53,7 @@ NEEDED = {
     "torch.ops.profiler._record_function_enter_new",
     "torch.ops.profiler._record_function_exit._RecordFunction",
     "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.utils._python_dispatch._disable_current_modes",
     "torch.utils._pytree.tree_leaves",
     "torch.utils.data._utils.fetch",
     "torch.utils.data._utils.fetch._IterableDatasetFetcher",
@@ -101,6 +110,7 @@ HELD: dict[str, Callable[[], Any]] = {
     "_sequence_nr": make_node,
     "_shutdown_workers": lambda: torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
     "_update_default_pg": lambda: torch.distributed.distributed_c10d,
+    "_version": lambda: torch.ones(1),
 }
 # The same, where something is done without them.
 HELD_OPTIONAL = {
@@ -124,7 +134,7 @@ HELD_OPTIONAL = {
     "_{}_getCurrentRawStream": "a build without that kind of device has no such device either",
 }
 # Python's own, and those of classes of ours that another file looks into.
-NOT_TORCHS = {"_asdict", "_fields", "_inheriting", "_replace", "_sock", "_target"}
+NOT_TORCHS = {"_asdict", "_fields", "_inheriting", "_replace", "_run_module_as_main", "_sock", "_target"}
 
 uses = functools.cache(find_uses)
 

@@ -98,6 +98,7 @@ RECORDED_BY: dict[str, str] = {
     "costs": "train, infer and run count at --level modules, the default",
     "loader": "is recorded where a data loader delivers the batches",
     "transforms": "are recorded where a data loader delivers the batches",
+    "census": "is counted with --census, and at --level ops",
     "telemetry": "train, infer and run record",
     "timeline": _LISTENED,
     "memory": "is recorded block by block with --memory, and brought by imported snapshots",
