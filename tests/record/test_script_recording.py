@@ -173,9 +173,9 @@ def test_evaluation_before_training_does_not_get_into_the_figures(listen: Any) -
         with torch.no_grad():
             for batch in batches(9):
                 model(batch)
-        train(model, batches(12), torch.optim.SGD(model.parameters(), lr=0.1))
+        train(model, batches(15), torch.optim.SGD(model.parameters(), lr=0.1))
     parts = heard.script["parts"]
-    assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (12, 9)
+    assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (15, 9)
     whole = heard.table("steps").filter(pl.col("phase") == "step").sort("step")
     assert whole["mode"].to_list()[:9] == ["evaluation"] * 9
     assert whole["mode"].to_list()[9:12] == ["warmup"] * 3
