@@ -232,7 +232,7 @@ def test_counters_of_an_optimizer_are_the_host_s(tmp_path):
     batches = [torch.randn(2, 3, 8, 8) for _ in range(3)]
     recorder = record(model, batches, lambda batch: plainly(model, batch), tmp_path, True)
     table = pl.read_parquet(recorder.run / "census.parquet")
-    assert table.filter(pl.col("kind") != "launch").height == 0
+    assert not set(table["kind"]) & {"read", "size", "copy", "feed", "index"}
     assert count_kind(table, "launch") > 20
 
 

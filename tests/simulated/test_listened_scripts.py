@@ -37,10 +37,10 @@ def train(model, steps, device, step=None):
     print(f"loss {loss.item():.6f}", next(model.parameters()).device)
 """
 SCRIPTS = {
-    "plain": "train(make().to('cuda'), 12, 'cuda')",
+    "plain": "train(make().to('cuda'), 16, 'cuda')",
     "capture": """
 model = make().to("cuda")
-train(model, 6, "cuda")
+train(model, 12, "cuda")
 x = torch.randn(2, 3, 8, 8, device="cuda")
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
@@ -55,7 +55,7 @@ for number in range(6):
     x.fill_(number)
     graph.replay()
 print([round(value, 5) for value in out.flatten().tolist()])
-train(model, 6, "cuda")
+train(model, 12, "cuda")
 """,
     "side stream": """
 model = make().to("cuda")
@@ -67,13 +67,13 @@ def step():
         kept.append(torch.ones(4).pin_memory().to("cuda", non_blocking=True) * 2)
     torch.cuda.current_stream().wait_stream(side)
 
-train(model, 12, "cuda", step)
+train(model, 16, "cuda", step)
 print(sum(one.sum().item() for one in kept))
 """,
     "visible devices": """
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 print(torch.cuda.is_initialized(), torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid)
-train(make().to("cuda"), 12, "cuda")
+train(make().to("cuda"), 16, "cuda")
 try:
     torch.zeros(1, device="cuda:1")
 except RuntimeError as error:
@@ -87,13 +87,13 @@ if not child:
     sys.stdout.flush()
     os._exit(0)
 print("child ended with", os.waitpid(child, 0)[1])
-train(make().to("cuda"), 12, "cuda")
+train(make().to("cuda"), 16, "cuda")
 """,
-    "another device": "train(make().to('cuda:1'), 12, 'cuda:1')",
+    "another device": "train(make().to('cuda:1'), 16, 'cuda:1')",
     "mixed precision": """
 model, scaler = make().to("cuda"), torch.amp.GradScaler("cuda")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for number in range(12):
+for number in range(16):
     with torch.autocast("cuda", dtype=torch.float16):
         loss = model(torch.randn(2, 3, 8, 8).to("cuda")).square().mean()
     optimizer.zero_grad()
@@ -137,7 +137,7 @@ def test_a_script_prints_the_same_whoever_listens(name: str, tmp_path: Path) -> 
 def test_nobody_starts_the_driver_that_a_script_does_not_start(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     for words, starter in (("", "nobody"), ("torch.cuda.init()\n", "train.py")):
-        script.write_text(HEAD.replace(".pin_memory()", "") + words + "train(make(), 12, 'cpu')\n")
+        script.write_text(HEAD.replace(".pin_memory()", "") + words + "train(make(), 16, 'cpu')\n")
         told = run_script(script, "--out", str(tmp_path / "runs"))
         [line] = [one for one in told.stderr.splitlines() if one.startswith("driver started by: ")]
         assert starter in line

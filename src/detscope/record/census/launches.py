@@ -13,6 +13,7 @@ from detscope.record.census.operators import (
     CHECKS,
     COPY,
     FEED,
+    HIDING,
     INDEX,
     INDEXING,
     LAUNCH,
@@ -38,11 +39,12 @@ class OperatorListener(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch.is_inference_mode_enabled() and self._census.hears(self):
+        if torch.is_inference_mode_enabled() and func._schema.name in HIDING and self._census.hears(self):
             with self:  # there autograd takes no operator apart that is made of others
                 output = func.decompose(*args, **(kwargs or {}))
             if output is not NotImplemented:
                 return output
+        args = _with_tensor(func, args)
         begin = perf_counter_ns()
         output = func(*args, **(kwargs or {}))
         host_ns = perf_counter_ns() - begin
@@ -112,3 +114,12 @@ class OperatorListener(TorchDispatchMode):
         if name in INDEXING and any(places.is_on_host(one) for one in tensors_of(args[1])):
             return INDEX, name
         return makes_wait(name, args, kwargs), name
+
+
+def _with_tensor(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Torch hands a number over in the place of a tensor that wraps one, and does not take it back."""
+    if not args or not isinstance(args[0], (bool, int, float, complex)):
+        return args
+    if func._schema.arguments[0].type.kind() != "TensorType":
+        return args
+    return torch.tensor(args[0]), *args[1:]

@@ -27,6 +27,17 @@ WAITING = {
     "aten::bincount": SIZE,
     "torchvision::nms": SIZE,
 }
+# made of others, waits or copies among them; such as a linear layer is not to be taken apart, because what
+# it is made of rounds differently
+HIDING = frozenset(
+    {
+        "aten::item", "aten::is_nonzero", "aten::where", "aten::argwhere", "aten::nonzero_numpy",
+        "aten::allclose", "aten::repeat_interleave", "aten::one_hot", "aten::tensor_split",
+        "aten::linalg_inv", "aten::inverse", "aten::linalg_solve", "aten::linalg_cholesky", "aten::isclose",
+        "aten::to", "aten::contiguous", "aten::reshape", "aten::flatten", "aten::type_as",
+        "aten::resolve_conj", "aten::resolve_neg",
+    }
+)  # fmt: skip
 INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 # no kernel runs for these: memory is taken, or a tensor is looked at in another way
 WITHOUT_KERNEL = frozenset(

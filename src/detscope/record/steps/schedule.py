@@ -19,7 +19,9 @@ class Schedule:
     modules_dense: int = 256  # recorded steps with all modules; later ones are thinned
     modules_thinned_to: int = 8  # ... to one in this many
     memory_steps: int = 0  # right after the warm-up: recorded block by block, their times are not shown
-    census_steps: int = 0  # after those of memory: waits and launches are counted, their times are not shown
+    census_steps: int = (
+        0  # after those of memory and operators: waits and launches are counted, their times are not shown
+    )
     settles: bool = False  # a device whose queue the window has emptied: the step after it is like the first
     seed: int = 0  # of the places of bare steps; ranks of one training share it
 
@@ -31,14 +33,14 @@ class Schedule:
         measured -= self.memory_steps
         if measured < 0:
             return MEMORY
-        measured -= self.census_steps
-        if measured < 0:
-            return CENSUS
-        if self.settles and self.census_steps and not measured:
-            return WARMUP
-        if self.operators_after <= measured < self.operators_after + self.operator_steps:
+        # operators first: a short run shall have them
+        ended = self.operators_after + self.operator_steps if self.operator_steps else 0
+        if self.operator_steps and self.operators_after <= measured < ended:
             return OPERATORS
-        if self.settles and self.operator_steps and measured == self.operators_after + self.operator_steps:
+        if ended <= measured < ended + self.census_steps:
+            return CENSUS
+        ended += self.census_steps
+        if self.settles and ended and measured == ended:
             return WARMUP
         if self.bare_every <= 1:
             return RECORDED
@@ -51,18 +53,13 @@ class Schedule:
 
     def without_operators_from(self, index: int) -> Schedule:
         """The same, but the window of operators ends before the step with this index."""
-        first = self._side_steps + self.operators_after
+        first = self.warmup_steps + self.memory_steps + self.operators_after
         return replace(self, operator_steps=max(0, min(self.operator_steps, index - first)))
 
     def with_modules(self, index: int) -> bool:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
-        measured = index - self._side_steps
+        measured = index - self.warmup_steps - self.memory_steps
         return measured < self.modules_dense or measured % self.modules_thinned_to == 0
-
-    @property
-    def _side_steps(self) -> int:
-        """Steps before the first that is measured."""
-        return self.warmup_steps + self.memory_steps + self.census_steps
 
     def with_memory(self, index: int) -> bool:
         """Whether memory is watched: from the first step on, so that every block's beginning is known."""
