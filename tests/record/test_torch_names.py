@@ -47,6 +47,7 @@ NEEDED = {
     "torch.distributed._functional_collectives",
     "torch.distributed.distributed_c10d._update_default_pg",
     "torch.fx._symbolic_trace",
+    "torch.jit._trace",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.nn.modules.conv._ConvNd",
     "torch.nn.modules.instancenorm._InstanceNorm",
@@ -115,6 +116,7 @@ HELD: dict[str, Callable[[], Any]] = {
 # The same, where something is done without them.
 HELD_OPTIONAL = {
     "_allgather_base": "collectives by that name are not called in such a torch",
+    "_create_interpreter_name_lookup_fn": "a program traced in a counted step has other names of values",
     "_compiled_call_impl": "parts compiled in place are not known as compiled",
     "_end_coalescing": "as _allgather_base",
     "_get_is_fx_tracing": "the flag of older versions is asked for instead",

@@ -26,6 +26,7 @@ from detscope.record.census.pattern import CensusPattern, Listener
 from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
+from detscope.record.census.tracing import TraceWatch
 from detscope.record.code_lines import PACKAGES
 
 _READERS = ("detscope.record.content", "detscope.record.script.losses")  # of ours, that look at tensors
@@ -57,6 +58,8 @@ class Census:
         self._phase = phase
         self._patterns = parts_of("census", CensusPattern)
         self._modes: tuple[FunctionListener, OperatorListener] | None = None
+        # what is traced shall hold nothing of ours: then the step is not counted
+        self._tracing = TraceWatch(lambda: self.end_step(None))
         self._where = (0, 0)  # process and thread that are counted
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
@@ -97,12 +100,14 @@ class Census:
         self._where = os.getpid(), threading.get_ident()
         self._modes = FunctionListener(self), OperatorListener(self)
         push_modes(*self._modes, below=not self.places.knows_devices)
+        self._tracing.start()
 
     def end_step(self, step: int | None) -> list[tuple[Any, ...]]:
         """Listen no more; the rows of this step, none where it is not to be kept (None)."""
         if self._modes is None:
             return []
         remove_modes(*self._modes)
+        self._tracing.stop()
         self._modes = None
         self.sites.end_calls()
         rows = (
