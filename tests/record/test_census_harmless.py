@@ -253,3 +253,28 @@ def test_a_compiled_model_is_not_counted_and_says_so(tmp_path):
     recorder = record(model, batches, lambda batch: plainly(quick, batch), tmp_path, True)
     assert any("there is no census" in note for note in recorder.notes)
     assert not (recorder.run / "census.parquet").exists()
+
+
+@pytest.mark.parametrize("broken", ["is_on_host", "take_copy", "put_on_host", "follow_operator"])
+def test_a_fault_of_ours_never_reaches_the_script(broken, tmp_path, monkeypatch):
+    def fail(*_given: object) -> None:
+        raise KeyError("ours")
+
+    def step(batch: Any) -> Any:
+        noise = torch.rand(())  # drawn once, whatever becomes of our looking
+        drawn.append(noise.cpu().item())
+        with pytest.raises(RuntimeError):
+            torch.ones(2) + torch.ones(3)
+        return plainly(model, batch) + noise
+
+    drawn: list[float] = []
+    model, batches = small_net(), [torch.randn(2, 3, 8, 8) for _ in range(4)]
+    monkeypatch.setattr("detscope.record.census.places.TensorPlaces." + broken, fail)
+    torch.manual_seed(0)
+    recorder = record(model, batches, step, tmp_path / "counted", True)
+    counted, drawn = drawn, []
+    monkeypatch.undo()
+    torch.manual_seed(0)
+    record(model, batches, step, tmp_path / "plain", False)
+    assert counted == drawn
+    assert any("the census is not whole: KeyError" in note for note in recorder.notes)

@@ -31,6 +31,24 @@ _COPIES = ("to", "cuda", "type_as")
 _INDEXED = ("__getitem__", "__setitem__")
 
 
+class _Call:
+    """A call of the script's, made once, whatever becomes of our looking at it."""
+
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        self._is_done, self._output = False, None
+        self.error: Exception | None = None  # that it raised itself
+
+    def __call__(self) -> Any:
+        if not self._is_done:
+            try:
+                self._output, self._is_done = self._func(*self._args, **self._kwargs), True
+            except Exception as error:
+                self.error = error
+                raise
+        return self._output
+
+
 class FunctionListener(TorchFunctionMode):
     """Hands every call on as it came, and gives back what came of it."""
 
@@ -45,35 +63,45 @@ class FunctionListener(TorchFunctionMode):
         if not census.hears(self) or census.counted:
             return func(*args, **given)
         hear_again()
-        name = getattr(func, "__name__", "")
+        call = _Call(func, args, given)
+        try:
+            return self._listen(getattr(func, "__name__", ""), call, args, given)
+        except Exception as error:
+            if error is call.error:
+                raise
+            census.fail(error)
+            return call()
+
+    def _listen(self, name: str, call: _Call, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        census = self._census
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name in CHECKED_ON_A_CPU_ONLY:
-            return self._call_checked(name, func, args, given)
+            return self._call_checked(name, call, args, given)
         if first is not None and (name in TO_HOST or (name in _COPIES and _names_place(args[1:], given))):
-            return self._copy(name, func, first, args, given)
+            return self._copy(name, call, first, args, given)
         if name in FACTORIES or name == "new_tensor":
-            return self._make(name, func, args, given)
+            return self._make(name, call, args, given)
         # what a function of tensors makes inside of it, as pad_sequence does, lies where they do; a list that
         # indexes becomes a tensor of the host
         census.making = name not in _INDEXED and any(
             not census.places.is_on_host(one) for one in tensors_of((args, given))
         )
         try:
-            return func(*args, **given)
+            return call()
         finally:
             census.making = False
 
     def _tell(self, kind: str, what: str, tensor: torch.Tensor, host_ns: int = 0, detail: str = "") -> None:
         census = self._census
         try:
-            where = census.look_around(sys._getframe(3))
+            where = census.look_around(_leave_us(sys._getframe(1)))
             if where is not None:
                 size = tensor.numel() * tensor.element_size()
                 census.add_find(where, kind, what, host_ns, size, _describe(tensor) + detail)
         except Exception as error:
             census.fail(error)
 
-    def _call_checked(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_checked(self, name: str, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         census = self._census
         if name == "one_hot" and _asks_for_the_largest(args, kwargs):
             on_device = [one for one in tensors_of((args, kwargs)) if not census.places.is_on_host(one)]
@@ -81,20 +109,20 @@ class FunctionListener(TorchFunctionMode):
                 self._tell(READ, name, on_device[0])
         census.checking += 1
         try:
-            return func(*args, **kwargs)
+            return call()
         finally:
             census.checking -= 1
 
     def _copy(
-        self, name: str, func: Any, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, call: _Call, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """To the host, or to the device: on a CPU the words say which, on a device the tensors."""
         census, places = self._census, self._census.places
-        frame = _leave_torch(sys._getframe(2))
+        frame = _leave_torch(_leave_us(sys._getframe(1)))
         was_there = places.is_on_host(tensor) and not places.is_copied_again(tensor, frame)
         census.counted, begin = name, perf_counter_ns()
         try:
-            output = func(*args, **kwargs)
+            output = call()
         finally:
             census.counted = None
         took_ns, non_blocking = perf_counter_ns() - begin, bool(kwargs.get("non_blocking"))
@@ -122,10 +150,10 @@ class FunctionListener(TorchFunctionMode):
         other = kwargs.get("other", args[0] if args else None)
         if isinstance(other, torch.Tensor):
             return self._census.places.is_on_host(other)
-        called = (sys._getframe(3), frame)
+        called = (_leave_us(sys._getframe(1)), frame)
         return any(one is not None and look_at_call(one.f_code, one.f_lasti).says_host for one in called)
 
-    def _make(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _make(self, name: str, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A tensor is made, on the host unless a device is named."""
         census, places = self._census, self._census.places
         model = args[0] if name == "new_tensor" else None  # whose place it takes
@@ -133,13 +161,13 @@ class FunctionListener(TorchFunctionMode):
         source = next(iter(tensors_of(data[:1])), None) if name in (*FROM_HOST, "new_tensor") else None
         named = kwargs.get("device") is not None
         on_device = (
-            (named and not self._says_host((), kwargs, _leave_torch(sys._getframe(2))))
+            (named and not self._says_host((), kwargs, _leave_torch(_leave_us(sys._getframe(1)))))
             or (model is not None and not places.is_on_host(model))
             or (source is not None and not places.is_on_host(source))
         )
         census.making = on_device
         try:
-            output = func(*args, **kwargs)
+            output = call()
         finally:
             census.making = False
         if isinstance(output, torch.Tensor) and not places.knows_devices:
@@ -149,6 +177,13 @@ class FunctionListener(TorchFunctionMode):
         if feeds and from_host and name in (*FROM_HOST, "new_tensor"):
             self._tell(FEED, name, output, detail=" non_blocking=False")
         return output
+
+
+def _leave_us(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not of this file: who called the function."""
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame
 
 
 def _leave_torch(frame: FrameType | None) -> FrameType | None:

@@ -94,9 +94,12 @@ class Census:
     def begin_step(self, on_host: Iterable[torch.Tensor] = ()) -> None:
         """Listen from here on, in this thread and in those that autograd hands its work to."""
         self._clear()
-        for tensor in on_host:
-            self.places.put_on_host(tensor)
-        self.listeners = [pattern.listen() for pattern in self._patterns]
+        try:
+            for tensor in on_host:
+                self.places.put_on_host(tensor)
+            self.listeners = [pattern.listen() for pattern in self._patterns]
+        except Exception as error:
+            self.fail(error)
         self._where = os.getpid(), threading.get_ident()
         self._modes = FunctionListener(self), OperatorListener(self)
         push_modes(*self._modes, below=not self.places.knows_devices)
@@ -109,17 +112,22 @@ class Census:
         remove_modes(*self._modes)
         self._tracing.stop()
         self._modes = None
-        self.sites.end_calls()
-        rows = (
-            [] if step is None or self.fault else [self._make_row(step, *one) for one in self.finds.items()]
-        )
-        if rows and step is not None:
-            self.steps.append(step)
-            for pattern in self._patterns:
-                if pattern.facts is not None and not self.facts.get(pattern.name):
-                    self.facts[pattern.name] = pattern.facts()
+        rows: list[tuple[Any, ...]] = []
+        try:
+            self.sites.end_calls()
+            if step is not None and self.fault is None:
+                rows = [self._make_row(step, *one) for one in self.finds.items()]
+                self._add_facts()
+                self.steps += [step] if rows else []
+        except Exception as error:
+            self.fail(error)
         self._clear()
         return rows
+
+    def _add_facts(self) -> None:
+        for pattern in self._patterns:
+            if pattern.facts is not None and not self.facts.get(pattern.name):
+                self.facts[pattern.name] = pattern.facts()
 
     def own_files(self) -> dict[str, str]:
         """Where the script's own files lie below the current folder, by names; those that tell which."""
