@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 STEPS, SIDE, CLASSES = 14, 64, 3
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Detector(nn.Module):
@@ -26,6 +27,7 @@ class Detector(nn.Module):
             )
         )
         self.head = nn.Conv2d(8, 4 + CLASSES, 1)
+        self.to(device)
 
     def forward(self, images):
         return self.head(self.blocks(images)).flatten(2).transpose(1, 2)
@@ -50,8 +52,13 @@ def collate(items):
     return torch.stack(images), list(boxes)
 
 
-def make_loader(transform=None):
-    return DataLoader(Drawn(transform), batch_size=2, collate_fn=collate)
+def collate_on_device(items):
+    images, boxes = collate(items)
+    return images.to(device), [one.to(device) for one in boxes]
+
+
+def make_loader(transform=None, collate_fn=collate_on_device):
+    return DataLoader(Drawn(transform), batch_size=2, collate_fn=collate_fn)
 
 
 def loss_of(output, boxes):

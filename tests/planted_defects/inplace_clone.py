@@ -1,7 +1,7 @@
 """Activations that work in place and whose gradient needs what they overwrite."""
 
 import torch
-from drawn_boxes import loss_of, make_loader
+from drawn_boxes import device, loss_of, make_loader
 from torch import nn
 
 
@@ -15,7 +15,7 @@ class Block(nn.Module):
         return self.activation(self.conv(images))
 
 
-model = nn.Sequential(Block(3, 8), Block(8, 8), Block(8, 8), Block(8, 8), Block(8, 7))
+model = nn.Sequential(Block(3, 8), Block(8, 8), Block(8, 8), Block(8, 8), Block(8, 7)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for images, boxes in make_loader():
     loss = loss_of(model(images.float() / 255).flatten(2).transpose(1, 2), boxes)

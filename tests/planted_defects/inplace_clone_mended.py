@@ -1,7 +1,7 @@
 """Activations out of place; one in place that needs its result alone, and a copy that is asked for."""
 
 import torch
-from drawn_boxes import loss_of, make_loader
+from drawn_boxes import device, loss_of, make_loader
 from torch import nn
 
 
@@ -17,7 +17,7 @@ class Block(nn.Module):
         return self.clip(features.clone().mul_(2.0))
 
 
-model = nn.Sequential(Block(3, 8), Block(8, 8), Block(8, 8), Block(8, 8), Block(8, 7))
+model = nn.Sequential(Block(3, 8), Block(8, 8), Block(8, 8), Block(8, 8), Block(8, 7)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for images, boxes in make_loader():
     loss = loss_of(model(images.float() / 255).flatten(2).transpose(1, 2), boxes)

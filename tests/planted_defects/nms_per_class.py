@@ -1,11 +1,11 @@
 """Suppression of boxes class by class."""
 
 import torch
-from drawn_boxes import STEPS, Drawn
+from drawn_boxes import STEPS, Drawn, device
 from torchvision.ops import nms
 
 CLASSES = 8
-model = torch.nn.Conv2d(3, 4 + CLASSES, 16, stride=16).eval()
+model = torch.nn.Conv2d(3, 4 + CLASSES, 16, stride=16).eval().to(device)
 
 
 def suppress(boxes, scores):
@@ -18,6 +18,6 @@ def suppress(boxes, scores):
 
 with torch.inference_mode():
     for image, _ in (Drawn()[index] for index in range(STEPS)):
-        output = model(image[None].float() / 255)[0].flatten(1).T
+        output = model(image[None].to(device).float() / 255)[0].flatten(1).T
         corners = output[:, :2].sigmoid() * 40
         suppress(torch.cat([corners, corners + 5 + output[:, 2:4].abs()], 1), output[:, 4:].sigmoid())

@@ -1,14 +1,14 @@
 """Boxes padded to the largest count of the batch."""
 
 import torch
-from drawn_boxes import Detector, make_loader
+from drawn_boxes import Detector, device, make_loader
 
 model = Detector()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
 
 def pad_boxes(boxes):
-    padded = torch.zeros(len(boxes), max(map(len, boxes)), 4)
+    padded = torch.zeros(len(boxes), max(map(len, boxes)), 4, device=device)
     for index, one in enumerate(boxes):
         padded[index, : len(one)] = one
     return padded

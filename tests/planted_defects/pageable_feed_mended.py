@@ -1,13 +1,13 @@
 """Constants that were sent to the device once."""
 
 import torch
-from drawn_boxes import Detector, loss_of, make_loader
+from drawn_boxes import Detector, device, loss_of, make_loader
 
 model = Detector()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
 
-ANCHORS = torch.tensor([(0.1, 0.1), (0.1, 0.2), (0.2, 0.1), (0.2, 0.2), (0.4, 0.4)], device="cpu")
+ANCHORS = torch.tensor([(0.1, 0.1), (0.1, 0.2), (0.2, 0.1), (0.2, 0.2), (0.4, 0.4)], device=device)
 
 
 def anchor_loss(output):

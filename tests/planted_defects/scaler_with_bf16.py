@@ -1,13 +1,13 @@
 """Gradients that are scaled beside bfloat16."""
 
 import torch
-from drawn_boxes import Detector, loss_of, make_loader
+from drawn_boxes import Detector, device, loss_of, make_loader
 
 model = Detector()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-scaler = torch.amp.GradScaler("cpu")
+scaler = torch.amp.GradScaler(device.type)
 for images, boxes in make_loader():
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(device.type, dtype=torch.bfloat16):
         output = model(images.float() / 255)
     loss = loss_of(output.float(), boxes)
     optimizer.zero_grad()

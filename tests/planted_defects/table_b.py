@@ -10,7 +10,7 @@ PLANTED = [
     ),
     ("scaler_with_bf16.py", "scaler_with_bf16", "scaler.step(optimizer)"),
     ("float_batches.py", "float_batches", "images = images.to(device, non_blocking=True)"),
-    ("padded_boxes.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 4)"),
+    ("padded_boxes.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 4, device=device)"),
     ("nms_per_class.py", "nms_per_class", "chosen = nms(boxes, scores[:, label], 0.5)"),
     ("float_transforms.py", "float_transforms", "v2.ToDtype(torch.float32, scale=True),"),
     ("evaluation_in_step.py", "evaluation_in_step", "scores = model(images)[..., 4:].softmax(-1)"),

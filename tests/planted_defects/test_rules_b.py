@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from planted_defects.planted_runs import check_planted
+from planted_defects.planted_runs import check_diff, check_planted, check_waits, name_mended
 from planted_defects.table_b import PLANTED
 
+WITH_DIFF = ("inplace_clone", "deterministic_fill", "scaler_with_bf16", "fused_optimizer")
+SCRIPTS = [one for row in PLANTED for one in (row[0], name_mended(row[0]))]
 
-@pytest.mark.parametrize(("script", "rule", "text"), PLANTED, ids=[row[1] for row in PLANTED])
-def test_the_planted_line_is_named_and_the_mended_script_is_left_alone(script, rule, text, tmp_path):
-    check_planted(script, rule, text, tmp_path)
+
+@pytest.mark.parametrize(("script", "rule", "text"), PLANTED, ids=[row[0] for row in PLANTED])
+def test_the_planted_line_is_named_and_the_mended_script_is_left_alone(script, rule, text, record):
+    check_planted(script, rule, text, record)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_is_counted_without_a_device_is_waited_for_on_one_at_the_same_lines(script, record):
+    check_waits(script, record)
+
+
+@pytest.mark.parametrize("rule", WITH_DIFF)
+def test_the_change_that_is_written_down_leaves_nothing_to_find_and_the_same_losses(rule, record, tmp_path):
+    check_diff(f"{rule}.py", rule, record, tmp_path)

@@ -23,7 +23,14 @@ from torch.autograd.variable import Variable
 from simulated.clock import HostClock, SleepingClock, product_reads
 from simulated.device import COMMUNICATION, Machine
 from simulated.engine import DeviceEngine
-from simulated.operators import CostFunction, DeviceMode, Fault, OperatorCall, plain_cost
+from simulated.operators import (
+    CostFunction,
+    DeviceMode,
+    Fault,
+    OperatorCall,
+    install_functions,
+    plain_cost,
+)
 from simulated.profiler import install_profiler
 from simulated.surface import Driver, install_autocast, install_surface
 from simulated.tensors import TensorSurface
@@ -138,6 +145,7 @@ def simulate(
         install_surface(made.machine, made.driver, put)
         install_autocast(put)
         made.surface.install(put)
+        install_functions(made.mode, put)
         install_profiler(made.machine, put)
         put(Variable, "_execution_engine", made.engine)
         stack.enter_context(product_reads(made.clock))

@@ -8,13 +8,14 @@ of the stream: torch's CUDA kernels end in `memcpy_and_sync` there (torch/includ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from simulated.device import ASSERTED, HostSpan, Machine
-from simulated.tensors import Journey, TensorSurface, find_device, is_pinned, pin
+from simulated.tensors import Journey, Put, TensorSurface, find_device, is_pinned, pin
 from simulated.truth import Label, Labels
 
 ENGINE = "autograd::engine::evaluate_function: "
@@ -106,6 +107,8 @@ class DeviceMode(TorchDispatchMode):
         self.cost, self.host_cost = cost, host_cost
         self.copy_cost = copy_cost
         self.faults: list[Fault] = []
+        self._checking = 0
+        self._makes_on: int | None = None
         self._annotations: dict[int, list[HostSpan]] = {}  # of record_function, by thread
         self._node: Any = None  # autograd node under way
         self._node_span: HostSpan | None = None
@@ -130,6 +133,11 @@ class DeviceMode(TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name
+        if torch.is_inference_mode_enabled():  # else autograd has taken apart what is made of others
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if name.startswith("profiler::"):
             self._follow_annotation(name, args)
             return func(*args, **kwargs)
@@ -159,6 +167,8 @@ class DeviceMode(TorchDispatchMode):
             there = self.surface.resolve(device)
             if there is not None and there != here:
                 journey = journey or Journey(there, bool(kwargs.get("non_blocking")))
+        if journey is None and here is None and self._makes_on is not None:
+            journey = Journey(self._makes_on, False)
         return journey
 
     def _run_on_device(
@@ -199,7 +209,27 @@ class DeviceMode(TorchDispatchMode):
             stream.capture.again.append(_make_again(func, args, kwargs, made))
         return made
 
+    @contextmanager
+    def make_on(self, device: int | None) -> Iterator[None]:
+        """What C++ makes meanwhile lives where the tensors do that it was given."""
+        before, self._makes_on = self._makes_on, device
+        try:
+            yield
+        finally:
+            self._makes_on = before
+
+    @contextmanager
+    def skip_checks(self) -> Iterator[None]:
+        """What is read meanwhile a CPU alone asks for."""
+        self._checking += 1
+        try:
+            yield
+        finally:
+            self._checking -= 1
+
     def _makes_wait(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if self._checking and name == "aten::_local_scalar_dense":
+            return False
         if name == "aten::repeat_interleave" and kwargs.get("output_size") is not None:
             return False  # it is told how many there will be
         if name in INDEXING:  # a mask is turned into numbers of places first
@@ -311,6 +341,39 @@ class DeviceMode(TorchDispatchMode):
         if self._node_span is not None:
             self.machine.end_span(self._node_span)
         self._node = self._node_span = None
+
+
+def install_functions(mode: DeviceMode, put: Put) -> None:
+    """Functions of C++ that look at where tensors live.
+
+    Some read values on a CPU and not on a device (ATen/native/Onehot.cpp, Sorting.cpp), one makes a tensor.
+    """
+    functional: Any = torch.nn.functional
+    plain_one_hot, plain_pad = functional.one_hot, torch._C._nn.pad_sequence
+
+    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        if num_classes < 0 and find_device(tensor) is not None:
+            num_classes = int(tensor.max()) + 1
+        with mode.skip_checks():
+            made: torch.Tensor = plain_one_hot(tensor, num_classes)
+        return made
+
+    def unchecked(plain: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with mode.skip_checks():
+                return plain(*args, **kwargs)
+
+        return call
+
+    def pad_sequence(sequences: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode.make_on(find_device(sequences[0])):
+            return plain_pad(sequences, *args, **kwargs)
+
+    put(functional, "one_hot", one_hot)
+    put(torch._C._nn, "pad_sequence", pad_sequence)
+    for owner in (torch, torch.Tensor):
+        for name in ("quantile", "nanquantile"):
+            put(owner, name, unchecked(getattr(owner, name)))
 
 
 def _is_view(func: Any) -> bool:

@@ -201,11 +201,12 @@ class TensorSurface:
             return tensor if is_pinned(tensor) else pin(tensor.clone())
 
         def clone_storage(storage: Any) -> Any:  # as deepcopy does
-            made = plain_clone(storage)
             device = getattr(storage, "simulated_device", None)
-            if device is not None:
-                surface.settle(torch.empty(0, dtype=torch.uint8).set_(made), device)
-            return made
+            if device is None:
+                return plain_clone(storage)
+            made = torch.UntypedStorage(storage.nbytes())
+            surface.settle(torch.empty(0, dtype=torch.uint8).set_(made), device)  # before it is copied there
+            return made.copy_(storage, False)
 
         def with_index(plain: Callable[..., Any]) -> Callable[..., Any]:
             """Of "cuda" alone C++ would ask for the current device, before anything is dispatched."""
@@ -224,6 +225,7 @@ class TensorSurface:
 
         for name in ("tensor", "as_tensor"):
             put(torch, name, with_index(getattr(torch, name)))
+        put(torch._C, "_group_tensors_by_device_and_dtype", _group_tensors)
         plain_clone = torch.UntypedStorage.clone
         put(torch.UntypedStorage, "clone", clone_storage)
         for name, stand_in in {
@@ -245,6 +247,17 @@ class TensorSurface:
             "__repr__": show,
         }.items():
             put(torch.Tensor, name, _bind(stand_in))
+
+
+def _group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
+    """As foreach functions and optimizers do: C++ would ask the tensors themselves where they live."""
+    grouped: dict[Any, Any] = {}
+    for index, first in enumerate(lists[0]):
+        own, indices = grouped.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+        for gathered, given in zip(own, lists, strict=True):
+            gathered += given[index : index + 1]  # some lists are empty
+        indices += [index] * with_indices
+    return grouped
 
 
 def _name_device(device: Any) -> torch.device:
