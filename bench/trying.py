@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from detscope.analyze.compare.change import Sample, Spread, compare_samples
+from detscope.analyze.compare.change import RatioSpread, Sample, compare_samples
 from detscope.sessions.trying.copies import Patch
 from detscope.sessions.trying.patches import apply_patch
 
@@ -61,7 +61,7 @@ def measure_plainly(project: Path, name: str, pairs: int) -> tuple[float, float,
         order = ((0, name), (1, f"{name}_patched"))
         for side, script in order if number % 2 == 0 else reversed(order):
             sides[side].append(Sample(max(1e-6, time_steps(project / f"{script}.py"))))
-    change = compare_samples(*sides, Spread(0.0, 1.0))
+    change = compare_samples(*sides, RatioSpread(0.0, 1.0))
     low, high = change.relative_ci95 or (float("nan"), float("nan"))
     return -(change.relative or 0.0), -high, -low
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from compared_runs import make_run
-from detscope.analyze.compare.change import Change, Family, compare_steps
+from detscope.analyze.compare.change import Change, JudgedTables, compare_steps
 from detscope.analyze.compare.differences import SettingChange
 from detscope.analyze.compare.gate import GATE_NAMES, judge_gate, parse_gate
 from detscope.analyze.compare.runs import compare_runs
@@ -74,12 +74,12 @@ def test_of_many_chances_only_those_that_hold_for_all_rows_count():
         Change(before=1.0, after=2.0, relative=1.0, relative_ci95=(0.5, 1.5), chance=chance, verdict="slower")
         for chance in (0.5, 0.04, 1e-6, None, 0.012)
     ]
-    family = Family.of_tables(rows)
+    family = JudgedTables.of_tables(rows)
     assert (family.tables, family.rows) == (1, 4)
     found = family.correct_rows(rows)
     assert [row.is_seen for row in found] == [False, False, True, True, True]  # without a chance: not judged
     assert found[1].verdict_text == "no difference seen, corrected for 4 rows"
-    assert [row.is_seen for row in Family.of_tables(rows, rows).correct_rows(rows)][-1] is False
+    assert [row.is_seen for row in JudgedTables.of_tables(rows, rows).correct_rows(rows)][-1] is False
 
 
 def test_the_module_that_became_slower_is_named_first(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from detscope.errors import InputError
 from detscope.report.progress import QuietProgress
-from detscope.sessions.trying.processes import Side, Turns, conclude, take_turns
+from detscope.sessions.trying.processes import TriedSide, Turns, conclude, take_turns
 
 # a process that needs no torch: it writes the run that its word asks for
 WRITER = """
@@ -27,14 +27,16 @@ make_run(out, seed, {{"backbone": 40.0 if kind == "slow" else 0.0}}, steps=10)
 """
 
 
-def side(folder: Path, name: str, kind: str) -> Side:
+def side(folder: Path, name: str, kind: str) -> TriedSide:
     root = Path(__file__).parents[2]
     writer = folder / "writer.py"
     writer.write_text(WRITER.format(path=[str(root / "src"), str(root / "tests")]))
-    return Side([sys.executable, str(writer), str(folder / name), kind], folder / name)
+    return TriedSide([sys.executable, str(writer), str(folder / name), kind], folder / name)
 
 
-def turn(folder: Path, base: Side, changed: Side, rounds: int, tolerance: float = float("inf")) -> list[str]:
+def turn(
+    folder: Path, base: TriedSide, changed: TriedSide, rounds: int, tolerance: float = float("inf")
+) -> list[str]:
     turns = Turns(rounds, budget_s=600)
     take_turns(base, [changed], turns, folder / "output.txt", QuietProgress(), tolerance)
     return (folder / "order.txt").read_text().split()

@@ -19,7 +19,7 @@ from detscope.config.schema import Settings
 from detscope.report.progress import Progress
 from detscope.runs.atomic import write_text
 from detscope.sessions.trying.processes import (
-    Side,
+    TriedSide,
     Turns,
     conclude,
     detscope_command,
@@ -81,13 +81,13 @@ def _count_rounds(budget_s: float, each_s: float, changes: int) -> int:
     return int((budget_s - each_s) / (each_s * (changes + 1)))
 
 
-def _make_side(settings: Settings, folder: Path, name: str) -> Side:
+def _make_side(settings: Settings, folder: Path, name: str) -> TriedSide:
     """A training of these settings; they go by a file, so that nothing is lost on the way."""
     config, out = folder / f"{name}.toml", folder / name
     folder.mkdir(parents=True, exist_ok=True)
     write_text(config, dump_settings(settings, "train"))
     words = [*detscope_command(), "train", "--out", str(out), "--level", "phases", "--quiet"]
-    return Side([*words, "--config", str(config)], out)
+    return TriedSide([*words, "--config", str(config)], out)
 
 
 def _changes_of(advice: Advice) -> dict[str, Setting | None]:

@@ -133,7 +133,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Spread:
+class RatioSpread:
     """A variance of a ratio's logarithm, and how well it is known."""
 
     variance: float
@@ -163,14 +163,14 @@ def compare_steps(
     """The change of a figure that has one value per step, as far as steps can tell."""
     one, two = sample_median(before), sample_median(after)
     return compare_samples(
-        [one] if one else [], [two] if two else [], Spread(0.0, 1.0), same_content=same_content
+        [one] if one else [], [two] if two else [], RatioSpread(0.0, 1.0), same_content=same_content
     )
 
 
 def compare_samples(
     before: Sequence[Sample],
     after: Sequence[Sample],
-    between: Spread | None,
+    between: RatioSpread | None,
     *,
     same_content: bool = False,
     words: Words = TIME_WORDS,
@@ -213,7 +213,7 @@ def compare_samples(
     return _judge_ratio(known, spread, words, risk)
 
 
-def _judge_ratio(known: Change, spread: Spread, words: Words, risk: float) -> Change:
+def _judge_ratio(known: Change, spread: RatioSpread, words: Words, risk: float) -> Change:
     """The verdict of a ratio whose logarithm has this spread."""
     assert known.before and known.after and known.relative is not None
     error, logarithm = math.sqrt(spread.variance), math.log(known.after / known.before)
@@ -269,18 +269,18 @@ def _varies(before: Sequence[Sample], after: Sequence[Sample]) -> bool:
     return any(len({one.value for one in side}) > 1 for side in (before, after))
 
 
-def _spread_of_rounds(before: Sequence[Sample], after: Sequence[Sample]) -> Spread:
+def _spread_of_rounds(before: Sequence[Sample], after: Sequence[Sample]) -> RatioSpread:
     """How uncertain the mean ratio of several processes is, by the processes themselves."""
     one, two = (np.log([max(sample.value, 1e-300) for sample in side]) for side in (before, after))
     if len(one) == len(two):
-        return Spread(float(np.var(two - one, ddof=1)) / len(one), len(one) - 1.0)
-    return _add_spreads([Spread(float(np.var(x, ddof=1)) / len(x), len(x) - 1.0) for x in (one, two)])
+        return RatioSpread(float(np.var(two - one, ddof=1)) / len(one), len(one) - 1.0)
+    return _add_spreads([RatioSpread(float(np.var(x, ddof=1)) / len(x), len(x) - 1.0) for x in (one, two)])
 
 
-def _spread_inside(before: Sample, after: Sample, same_content: bool) -> tuple[Spread, bool] | None:
+def _spread_inside(before: Sample, after: Sample, same_content: bool) -> tuple[RatioSpread, bool] | None:
     """How uncertain the ratio is by the steps of both runs, and whether steps were paired."""
     if before.measure is None or after.measure is None:
-        return Spread(0.0, 1.0), False  # a run has it once: what is between processes is all one knows
+        return RatioSpread(0.0, 1.0), False  # a run has it once: what is between processes is all one knows
     if min(len(before.steps), len(after.steps)) < LEAST_STEPS:
         return None
     shared = sorted(set(before.steps) & set(after.steps)) if same_content else []
@@ -291,7 +291,7 @@ def _spread_inside(before: Sample, after: Sample, same_content: bool) -> tuple[S
         ]
         return picks.spread_of(logs[1] - logs[0]), True
     return _add_spreads(
-        [Spread(measure_inside(one), _pick_blocks(len(one.steps)).freedom) for one in (before, after)]
+        [RatioSpread(measure_inside(one), _pick_blocks(len(one.steps)).freedom) for one in (before, after)]
     ), False
 
 
@@ -318,12 +318,12 @@ class _Picks:
     freedom: float  # blocks less one
     is_mean: bool  # rows are the blocks themselves, of which the figure is as good as the mean
 
-    def spread_of(self, logs: Floats) -> Spread:
+    def spread_of(self, logs: Floats) -> RatioSpread:
         """The spread of the figure whose logarithms were measured in every row."""
         count = self.freedom + 1
         if self.is_mean:
-            return Spread(float(np.var(logs, ddof=1)) / count, self.freedom)
-        return Spread(float(np.var(logs, ddof=1)) * count / self.freedom, self.freedom)
+            return RatioSpread(float(np.var(logs, ddof=1)) / count, self.freedom)
+        return RatioSpread(float(np.var(logs, ddof=1)) * count / self.freedom, self.freedom)
 
 
 @cache
@@ -340,16 +340,16 @@ def _pick_blocks(steps: int) -> _Picks:
     return _Picks(places, max(1.0, steps / length - 1.0), False)
 
 
-def _add_spreads(parts: Sequence[Spread]) -> Spread:
+def _add_spreads(parts: Sequence[RatioSpread]) -> RatioSpread:
     """The spread of a sum, its freedom by Welch and Satterthwaite."""
     variance = math.fsum(part.variance for part in parts)
     weights = math.fsum(part.variance**2 / part.freedom for part in parts)
     freedom = variance**2 / weights if weights > 0 else math.fsum(part.freedom for part in parts)
-    return Spread(variance, freedom, math.fsum(part.lean for part in parts))
+    return RatioSpread(variance, freedom, math.fsum(part.lean for part in parts))
 
 
 @dataclass(frozen=True)
-class Family:
+class JudgedTables:
     """Rows that are judged together; of equal runs at most 5 % have any of them named.
 
     Holm's correction holds in each table, and tables share the risk equally: in one table together a few
@@ -360,7 +360,7 @@ class Family:
     rows: int
 
     @classmethod
-    def of_tables(cls, *tables: Sequence[Change]) -> Family:
+    def of_tables(cls, *tables: Sequence[Change]) -> JudgedTables:
         """The family of all rows that have an interval."""
         counts = [sum(row.chance is not None for row in table) for table in tables]
         return cls(max(1, sum(count > 0 for count in counts)), sum(counts))

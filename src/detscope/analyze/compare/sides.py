@@ -13,7 +13,7 @@ from detscope.analyze.compare.change import (
     RISK,
     TIME_WORDS,
     Change,
-    Family,
+    JudgedTables,
     ModuleChange,
     NamedChange,
     Sample,
@@ -219,7 +219,7 @@ def compare_sides(before: Side, after: Side, known: MachineVariation, risk: floa
     kernels = sides.compare_named("kernel", lambda one: one.kernels)
     device = sides.compare_named("device", lambda one: one.device, ("more", "less"))
     modules, memory = _compare_modules(sides), _compare_memory(sides)
-    family = Family.of_tables(beside, phases, stages, modules, operators, kernels, device, memory)
+    family = JudgedTables.of_tables(beside, phases, stages, modules, operators, kernels, device, memory)
     beside = family.correct_rows(beside)
     modules = sorted(family.correct_rows(modules), key=_rank_row)
     has_content = bool(base.series.content and other.series.content)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from detscope.analyze.compare.change import Change, Family, NamedChange
+from detscope.analyze.compare.change import Change, JudgedTables, NamedChange
 from detscope.analyze.compare.figures import RunFigures
 from detscope.analyze.compare.sides import RunComparison, compare_sides
 from detscope.analyze.compare.variation import MachineVariation
@@ -55,7 +55,7 @@ def follow_runs(runs: Sequence[RunFigures], known: MachineVariation, by: Order =
     points = _group_runs(runs, by)
     steps = [compare_sides(first, second, known) for first, second in pairwise(points)]
     rows = [_follow_figure(name, steps) for name in _choose_names(steps)]
-    family = Family.of_tables([change for row in rows for change in row.changes if change is not None])
+    family = JudgedTables.of_tables([change for row in rows for change in row.changes if change is not None])
     rows = [_correct_row(row, family) for row in rows]
     told = tuple(_describe_point(point, by) for point in points)
     turns = [
@@ -116,7 +116,7 @@ def _name_as(name: str, change: Change | None) -> NamedChange | None:
     return NamedChange(**(fields | {"name": name}))
 
 
-def _correct_row(row: TrendRow, family: Family) -> TrendRow:
+def _correct_row(row: TrendRow, family: JudgedTables) -> TrendRow:
     known = family.correct_rows([change for change in row.changes if change is not None])
     left = iter(known)
     changes = tuple(None if change is None else next(left) for change in row.changes)

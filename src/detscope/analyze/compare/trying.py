@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import polars as pl
 
-from detscope.analyze.compare.change import RISK, Ends, Sample, Spread, compare_samples
+from detscope.analyze.compare.change import RISK, Ends, RatioSpread, Sample, compare_samples
 from detscope.analyze.compare.looks import RiskSpender, spend_evenly
 from detscope.analyze.compare.results import ResultCheck
 from detscope.analyze.figure import Figure
@@ -139,7 +139,7 @@ class PairJudge:
             [Sample(one.image_ms if per_image and one.image_ms is not None else one.step_ms) for one in side]
             for side in (before, after)
         ]
-        change = compare_samples(samples[0], samples[1], Spread(0.0, 1.0), risk=risk)
+        change = compare_samples(samples[0], samples[1], RatioSpread(0.0, 1.0), risk=risk)
         assert change.before is not None and change.after is not None and change.relative is not None
         ends = change.relative_ci95
         gain: Ends | None = (-ends[1], -ends[0]) if ends else None

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from detscope.analyze.compare.change import Sample, Spread
+from detscope.analyze.compare.change import RatioSpread, Sample
 from detscope.analyze.figure import Figure
 from detscope.runs.atomic import write_text
 from detscope.runs.reader import Run
@@ -71,7 +71,7 @@ class MachineVariation(Figure, frozen=True, kw_only=True):
 
     def find_spread(
         self, group: Group, value: float, steps_spread: Sequence[float | None], waiting: float = 0.0
-    ) -> Spread:
+    ) -> RatioSpread:
         """The spread that being two processes gives to a ratio of figures of this size (ms).
 
         `waiting` is how much more the later one waited for a core, as a logarithm of ratios.
@@ -80,10 +80,10 @@ class MachineVariation(Figure, frozen=True, kw_only=True):
         assumed = sum(assume_variance(group, value, spread) for spread in steps_spread)
         unequal = (WAITING * waiting) ** 2
         if known is None:
-            return Spread(assumed + unequal, ASSUMED_FREEDOM, waiting)
+            return RatioSpread(assumed + unequal, ASSUMED_FREEDOM, waiting)
         freedom = ASSUMED_FREEDOM + known.freedom
         factor = (ASSUMED_FREEDOM + known.freedom * known.factor) / freedom
-        return Spread(assumed * factor + unequal, freedom, waiting)
+        return RatioSpread(assumed * factor + unequal, freedom, waiting)
 
 
 def measure_waiting(first: RunLoad, second: RunLoad) -> float:

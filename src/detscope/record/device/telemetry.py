@@ -33,7 +33,7 @@ _MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being 
 T = TypeVar("T")
 
 
-class Sample(NamedTuple):
+class TelemetryRow(NamedTuple):
     """One row of `telemetry.parquet`; `time_ns` is `time.perf_counter_ns`."""
 
     time_ns: int
@@ -219,7 +219,7 @@ class Telemetry:
         self._given = sources
         self._sources: list[Source] = []
         self._failed: dict[str, str] = {}
-        self._rows: list[Sample] = []
+        self._rows: list[TelemetryRow] = []
         self._dropped = 0
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -259,7 +259,7 @@ class Telemetry:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def drain_samples(self) -> list[Sample]:
+    def drain_samples(self) -> list[TelemetryRow]:
         """What was sampled since the last call, in order of time; may be called from any thread."""
         with self._lock:
             rows, self._rows = self._rows, []
@@ -296,7 +296,7 @@ class Telemetry:
         for source in list(self._sources):
             if source.name not in self._failed:
                 readings = self._call_guarded(source, source.read_values)
-                rows += [Sample(began_ns, *reading) for reading in readings or ()]
+                rows += [TelemetryRow(began_ns, *reading) for reading in readings or ()]
         with self._lock:
             room = max(0, _MAX_ROWS - len(self._rows))
             self._rows += rows[:room]

@@ -94,7 +94,7 @@ def record_once(
 
 
 @dataclass
-class Side:
+class TriedSide:
     """One command, where it runs, and what its processes recorded."""
 
     command: list[str]
@@ -135,8 +135,8 @@ class Turns:
 
 
 def take_turns(
-    base: Side,
-    changes: Sequence[Side],
+    base: TriedSide,
+    changes: Sequence[TriedSide],
     turns: Turns,
     log: Path,
     progress: Progress,
@@ -172,7 +172,7 @@ def take_turns(
         progress.finish()
 
 
-def conclude(base: Side, changed: Side, tolerance: float) -> Attempt:
+def conclude(base: TriedSide, changed: TriedSide, tolerance: float) -> Attempt:
     """The verdict of all pairs, with the results in it."""
     if changed.failure is not None or changed.attempt is None:
         why = f"the command fails with the change: {changed.failure}"
@@ -184,7 +184,7 @@ def conclude(base: Side, changed: Side, tolerance: float) -> Attempt:
     return msgspec.structs.replace(attempt, runs_before=before, runs_after=after)
 
 
-def _record_side(side: Side, base: Side, log: Path) -> None:
+def _record_side(side: TriedSide, base: TriedSide, log: Path) -> None:
     if side is base:
         return side.record(log)
     try:

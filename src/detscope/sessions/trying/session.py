@@ -25,7 +25,7 @@ from detscope.runs.reader import Run, load_run
 from detscope.runs.standard_json import as_standard_json
 from detscope.sessions.trying.commands import TriedCommand, check_change, find_command
 from detscope.sessions.trying.copies import SIDES, Patch, Workplace, find_tree, patched_copies
-from detscope.sessions.trying.processes import Side, Turns, conclude, name_folder, take_turns
+from detscope.sessions.trying.processes import TriedSide, Turns, conclude, name_folder, take_turns
 
 NEVER_CHECKED = (
     "weights, checkpoints and files that the command writes",
@@ -57,7 +57,7 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
     run = load_run(request.run)
     command = find_command(run)
     check_change(command, request.settings, request.environment)
-    patch, finding = _find_change(request, run)
+    patch, finding = find_change(request, run)
     folder = name_folder(request.out, "try")
     begin = time.monotonic()
     with _workplaces(patch, command) as places:
@@ -95,7 +95,7 @@ def run_try(request: TryRequest, progress: Progress) -> TryResult:
     return result
 
 
-def _find_change(request: TryRequest, run: Run) -> tuple[Patch | None, TriedFinding | None]:
+def find_change(request: TryRequest, run: Run) -> tuple[Patch | None, TriedFinding | None]:
     """The patch, given or of the finding; and the finding that the change is about."""
     patch = Patch.of_file(request.patch) if request.patch else None
     if patch is None and request.finding is None:
@@ -150,7 +150,7 @@ def _workplaces(patch: Patch | None, command: TriedCommand) -> Iterator[tuple[Wo
 
 def _make_side(
     command: TriedCommand, place: Workplace, out: Path, request: TryRequest, *, changed: bool
-) -> Side:
+) -> TriedSide:
     environment = dict(os.environ)
     environment |= {"PYTHONHASHSEED": str(request.seed)} if request.seed is not None else {}
     if changed:
@@ -159,10 +159,10 @@ def _make_side(
         environment["PYTHONPATH"] = place.python_path(environment.get("PYTHONPATH", ""))
     settings = request.settings if changed else ()
     words = command.make_words(place, out, settings, request.seed, request.steps)
-    return Side(words, out, place.place(command.folder), environment)
+    return TriedSide(words, out, place.place(command.folder), environment)
 
 
-def _advise(attempt: Attempt, request: TryRequest, base: Side) -> str:
+def _advise(attempt: Attempt, request: TryRequest, base: TriedSide) -> str:
     """What would decide it."""
     results = attempt.results
     if results is not None and results.verdict == "cannot tell":
