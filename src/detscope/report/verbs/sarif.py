@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -19,7 +20,7 @@ from detscope.runs.standard_json import Json, as_standard_json
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 OWN_ROOT, PACKAGES_ROOT = "SRCROOT", "SITE_PACKAGES"
 _LEVELS = {"certain": "warning", "likely": "warning", "possible": "note", None: "note"}
-_KEPT = ("cost_ms", "cost_low_ms", "cost_high_ms", "clock", "on_device", "confidence", "cannot_tell")
+_KEPT = ("cost_ms", "cost_low_ms", "cost_high_ms", "clock", "on_device", "confidence", "cannot_tell", "diff")
 
 
 def make_sarif(summary: RunSummary, info: Mapping[str, Any], version: str) -> str:
@@ -77,11 +78,14 @@ class FileAddresses:
 
 def _describe_rule(name: str, found: Sequence[Finding]) -> dict[str, Json]:
     part = find_part("advice", AdviceRule, name)
-    told = (getattr(part.lines, "__doc__", None) if part is not None else None) or name.replace("_", " ")
+    lines = part.lines if part is not None else None
+    told = getattr(lines, "__doc__", None) or name.replace("_", " ")
+    whole = getattr(sys.modules.get(getattr(lines, "__module__", "")), "__doc__", None) or told
     change = next(one.change for one in found if one.rule == name)
     return {
         "id": name,
         "shortDescription": {"text": told.strip().splitlines()[0]},
+        "fullDescription": {"text": " ".join(whole.split())},
         "help": {"text": change},
         "defaultConfiguration": {"level": "warning"},
     }
