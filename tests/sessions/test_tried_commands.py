@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from counted_runs import place, write_counted
 from detscope.analyze.step.beside import CodePlace
+from detscope.analyze.summary import summarize
 from detscope.runs.reader import Run, load_run
 from detscope.runs.writer import RunWriter
 from detscope.sessions.trying.commands import find_command
-from detscope.sessions.trying.copies import Patch, Workplace
-from detscope.sessions.trying.session import match_place
+from detscope.sessions.trying.copies import Patch, Workplace, patched_copies
+from detscope.sessions.trying.session import TryRequest, find_change, match_place
 
 
 def make_run(folder: Path, verb: str, **info: Any) -> Run:
@@ -78,3 +80,17 @@ def test_a_patch_is_about_the_finding_whose_line_it_changes_or_else_one_of_its_f
         ("neck.py", 11, 0),
     ):
         assert match_place(CodePlace(file=file, line=line, function="f"), patch) == closeness
+
+
+def test_a_finding_with_a_diff_of_its_own_is_tried_by_that(tmp_path: Path) -> None:
+    line = "assert (boxes >= 0).all()"
+    (tmp_path / "loss.py").write_text(f"import torch\n{line}\n")
+    kept = {"path": "loss.py", "begin": 1, "lines": ["import torch", line], "first": 2, "last": 2}
+    census = {"steps": [3, 4, 5], "statements": {"loss.py:2": {**kept, "has_torch": True}}}
+    run = write_counted(tmp_path, [place(line=2, code=line)], census=census)
+    (found,) = [one for one in summarize(run).findings if one.where]
+    patch, about = find_change(TryRequest(run, finding=found.id), load_run(run))
+    assert patch is not None and patch.text == found.diff and about is not None and about.id == found.id
+    with patched_copies(patch, tmp_path, ()) as (base, changed):
+        texts = [(place.copies[tmp_path] / "loss.py").read_text() for place in (base, changed)]
+    assert texts == [f"import torch\n{line}\n", "import torch\ntorch._assert_async((boxes >= 0).all())\n"]

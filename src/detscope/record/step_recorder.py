@@ -406,6 +406,7 @@ class StepRecorder:
             "steps": list(self.census.steps),
             "facts": dict(self.census.facts),
             "files": self.census.own_files(),
+            "statements": dict(self.census.statements),
         }
         if self.census.fault is not None:
             self.note(f"the census is not whole: {self.census.fault}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detscope.analyze.advice.case import Case
 from detscope.analyze.findings.census import WAITS, CensusFigures, CensusPlace
+from detscope.analyze.findings.diffs import Rewrite, Statement, make_diff, read_statement
 from detscope.analyze.findings.finding import (
     Confidence,
     Finding,
@@ -28,6 +29,7 @@ class LineCase:
     case: Case  # the run's figures and settings, as other rules see them
     census: CensusFigures
     facts: dict[str, Any]  # that patterns of the census wrote down, by their names
+    statements: dict[str, Statement] = field(default_factory=dict)  # of lines that wait, as `loss.py:41`
 
     @property
     def summary(self) -> RunSummary:
@@ -93,6 +95,23 @@ class LineCase:
             diff=diff,
             verify=self.verify_command,
         )
+
+    def write_diff(self, rows: Sequence[CensusPlace], rewrite: Rewrite) -> str | None:
+        """The change of all lines of these rows, where each is exactly what is expected."""
+        lines = dict.fromkeys(f"{row.where.file}:{row.where.line}" for row in rows)
+        return make_diff([self.statements.get(line) for line in lines], rewrite)
+
+    def write_constructor_diff(
+        self, names: Sequence[str], rewrite: Rewrite, word: str = "", most: int = 1
+    ) -> str | None:
+        """The change of what is made by these names, with this word, in the script's own code.
+
+        None where more is made than `most`: nobody knows which of them it is about.
+        """
+        calls = (self.facts.get("constructors") or {}).get("calls") or ()
+        made = [one for one in calls if one["called"] in names and word in one["code"]]
+        told = [read_statement(one.get("statement")) for one in made]
+        return make_diff(told, rewrite) if len(made) <= most else None
 
     @property
     def verify_command(self) -> str:

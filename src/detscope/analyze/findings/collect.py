@@ -11,6 +11,7 @@ from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.figure import Clock
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusFigures
+from detscope.analyze.findings.diffs import read_statement
 from detscope.analyze.findings.finding import (
     Confidence,
     Finding,
@@ -35,8 +36,10 @@ def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, A
     """What rules find in the census; of one rule and function there is one finding."""
     if census is None:
         return []
-    facts = dict((info.get("census") or {}).get("facts") or {})
-    line_case = LineCase(case, census, facts)
+    kept = info.get("census") or {}
+    statements = {name: read_statement(one) for name, one in (kept.get("statements") or {}).items()}
+    known_statements = {name: one for name, one in statements.items() if one is not None}
+    line_case = LineCase(case, census, dict(kept.get("facts") or {}), known_statements)
     found: dict[str, Finding] = {}
     for rule in parts_of("advice", AdviceRule):
         for finding in rule.lines(line_case) if rule.lines is not None else ():
@@ -44,7 +47,7 @@ def find_at_lines(case: Case, census: CensusFigures | None, info: Mapping[str, A
             claim = finding.claim.rstrip(".")  # it is put into sentences
             named = msgspec.structs.replace(finding, id=known, rule=rule.name, claim=claim)
             found[known] = _join_findings(found[known], named) if known in found else named
-    return [_bound_places(one) for one in found.values()]
+    return [_bound_places(_tell_command(one)) for one in found.values()]
 
 
 def add_advice(
@@ -102,11 +105,20 @@ def _join_findings(one: Finding, other: Finding) -> Finding:
         on_device=on_device,
         confidence=max((one.confidence, other.confidence), key=_SURENESS.index),
         cannot_tell=first.cannot_tell or second.cannot_tell,
+        diff=first.diff if first.diff == second.diff else None,
     )
 
 
 def _add(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
+
+
+def _tell_command(finding: Finding) -> Finding:
+    """A finding with a diff of its own is tried by its name."""
+    if finding.diff is None or not finding.verify:
+        return finding
+    own = finding.verify.replace("--patch CHANGE.diff", f"--finding {finding.id}")
+    return msgspec.structs.replace(finding, verify=own)
 
 
 def _bound_places(finding: Finding) -> Finding:

@@ -22,13 +22,16 @@ from detscope.parts import parts_of
 from detscope.record.census.functions import FunctionListener
 from detscope.record.census.launches import OperatorListener
 from detscope.record.census.modes import push_modes, remove_modes
+from detscope.record.census.operators import LAUNCH
 from detscope.record.census.pattern import CensusPattern, Listener
 from detscope.record.census.places import TensorPlaces, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
+from detscope.record.census.statements import read_statement
 from detscope.record.census.tracing import TraceWatch
 from detscope.record.code_lines import PACKAGES
 
+_MOST_STATEMENTS = 100
 _READERS = ("detscope.record.content", "detscope.record.script.losses")  # of ours, that look at tensors
 
 
@@ -63,6 +66,7 @@ class Census:
         self._where = (0, 0)  # process and thread that are counted
         self.fault: str | None = None  # of ours: from then on nothing is counted
         self.facts: dict[str, Any] = {}
+        self.statements: dict[str, dict[str, Any]] = {}  # of lines that a change may be written for
         self._files: dict[str, set[str]] = {}  # of the script's own code, by the names that rows have
         self.steps: list[int] = []
         self.places = TensorPlaces(real_device)
@@ -151,6 +155,11 @@ class Census:
     def _make_row(self, step: int, find: CensusFind, weights: Weights) -> tuple[Any, ...]:
         site, own = find.site, find.site.own or find.site.line
         source = read_line(site.file, site.line.line)
+        if find.kind != LAUNCH and len(self.statements) < _MOST_STATEMENTS:
+            statement = read_statement(site.file, site.line.line)
+            name = f"{site.line.file}:{site.line.line}"
+            if statement is not None and self.statements.setdefault(name, statement) != statement:
+                self.statements[name] = {}  # of two files of one name
         if site.file and PACKAGES not in site.file:
             self._files.setdefault(site.line.file, set()).add(site.file)
         innermost = (site.line.file, site.line.line, site.line.function)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from detscope.record.census.statements import read_statement
 from detscope.record.code_lines import PACKAGES, CodeLine
 
 _MOST_FILES, _LARGEST = 6000, 2_000_000  # files that are read, and bytes of one
@@ -65,4 +66,5 @@ def _calls_in(tree: ast.Module, path: Path, names: Collection[str]) -> Iterator[
             **place._asdict(),
             "code": linecache.getline(str(path), node.lineno).strip()[:160],
             "with": ast.unparse(first)[:80] if first is not None else "",
+            "statement": read_statement(str(path), node.lineno),
         }

@@ -47,7 +47,7 @@ class _Writer:
         shown = told.findings[:count]
         left = told.left_out + len(told.findings) - count
         at_lines = [one for one in shown if one.where]
-        tried = {one.verify for one in at_lines if one.verify}
+        tried = {one.verify for one in at_lines if one.verify and one.diff is None}
         shared = tried.pop() if len(tried) == 1 else ""
         yield from self._head(told, len(told.findings) + told.left_out)
         for number_, finding in enumerate(shown, 1):
@@ -100,6 +100,9 @@ class _Writer:
         for label, text in facts:
             if text:
                 yield from self._fact(label, text)
+        for line in _changed_lines(one):
+            shown = shorten_middle(plain(line), self._width - _INDENT - 2)
+            yield Text(" " * (_INDENT + 2) + shown, style="red" if line.startswith("-") else "green")
         if one.verify and one.verify != shared:
             command = name_in_command(one.verify, self._summary, self._name)
             for row in labelled_command("try it", command, self._width - _INDENT, _CELLS):
@@ -136,6 +139,12 @@ def _tell_here(one: Finding) -> str:
         return f"saves up to {with_unit(one.cost_ms, 'ms')} a step by {_CLOCKS[one.clock]}; {sure}"
     ends = "" if one.cost_low_ms is None else f" {interval([one.cost_low_ms, one.cost_high_ms or 0.0])}"
     return f"{with_unit(one.cost_ms, 'ms')}{ends} a step by {_CLOCKS[one.clock]}; {sure}"
+
+
+def _changed_lines(one: Finding) -> list[str]:
+    """Of a diff what it takes and gives, without what stands around."""
+    lines = (one.diff or "").splitlines()
+    return [line for line in lines if line.startswith(("-", "+")) and not line.startswith(("--- ", "+++ "))]
 
 
 def _why(one: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.advice.rules.lines.waits._reads import name_place, tell_times, total
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code
 from detscope.analyze.findings.finding import DeviceCost, Finding
 
 NAME = "cdist_few_columns"
@@ -31,6 +33,7 @@ def find(case: LineCase) -> Iterable[Finding]:
             " operators, forward and backward",
             confidence="likely",
             text=", ".join(sorted({row.facts["sizes"] for row in rows})[:4]),
+            diff=case.write_diff(rows, _rewrite),
         )
         yield msgspec.structs.replace(
             finding,
@@ -42,6 +45,19 @@ def find(case: LineCase) -> Iterable[Finding]:
                 assumes=f"{PAIR_NS:g} ns for a pair, a block of threads each; no device was measured",
             ),
         )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`torch.cdist(a, b, p=1)` by plain operators."""
+    calls = code.find_calls("cdist")
+    if not calls or any(len(one.args) != 2 or [word.arg for word in one.keywords] != ["p"] for one in calls):
+        return None
+    changes: dict[ast.AST, str] = {}
+    for call in calls:
+        one, other = map(code.operand, call.args)
+        changes[call] = f"({one}[..., :, None, :] - {other}[..., None, :, :]).abs().sum(-1)"
+    is_one = all(getattr(call.keywords[0].value, "value", None) == 1 for call in calls)
+    return code.replace(changes) if is_one else None
 
 
 PART = AdviceRule(NAME, 340, lines=find)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.advice.rules.lines._placed import put_at, without_cost
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code, make_diff, read_statement
 from detscope.analyze.findings.finding import Finding
 
 
@@ -43,7 +45,15 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         finding = without_cost(
             finding, "filling is done inside of operators; --level ops shows it as aten::fill_"
         )
-    yield put_at(finding, calls)
+    diff = make_diff([read_statement(one.get("statement")) for one in calls], _rewrite)
+    yield msgspec.structs.replace(put_at(finding, calls), diff=diff)
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """The switch behind `torch.use_deterministic_algorithms(...)`, which stands alone."""
+    call = code.tree.value if isinstance(code.tree, ast.Expr) else None
+    is_torchs = isinstance(call, ast.Call) and ast.unparse(call.func) == "torch.use_deterministic_algorithms"
+    return code.add_line("torch.utils.deterministic.fill_uninitialized_memory = False") if is_torchs else None
 
 
 def _choose_calls(calls: Sequence[Mapping[str, Any]], case: LineCase) -> list[Mapping[str, Any]]:

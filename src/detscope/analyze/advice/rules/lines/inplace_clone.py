@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Sequence
 
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code
 from detscope.analyze.findings.finding import Finding
 
+_MODULES = {"silu_": "SiLU", "hardswish_": "Hardswish", "mish_": "Mish"}  # by what they call
 LEAST_CLONES = 4  # of one function per step: fewer are not worth a change
 
 
@@ -31,7 +34,22 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             " same memory is kept, and no copy is made.",
             text="a clone of the same tensor right before each of them, with gradients",
             launches=count,
+            diff=_write_diff(case, names),
         )
+
+
+def _write_diff(case: LineCase, names: Sequence[str]) -> str | None:
+    made = [_MODULES[name] for name in names if name in _MODULES]
+    known = len(made) == len(names)
+    return case.write_constructor_diff(made, _rewrite, "inplace=True", 20) if known else None
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`inplace=False` in all that say otherwise."""
+    words = [word for call in code.find_calls(*_MODULES.values()) for word in call.keywords]
+    asked = [word for word in words if word.arg == "inplace"]
+    is_true = all(isinstance(word.value, ast.Constant) and word.value.value is True for word in asked)
+    return code.replace(dict.fromkeys(asked, "inplace=False")) if asked and is_true else None
 
 
 PART = AdviceRule("inplace_clone", 101, lines=find_lines)

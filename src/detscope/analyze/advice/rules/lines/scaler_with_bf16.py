@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code, is_given
 from detscope.analyze.findings.finding import Finding
 
 _KERNELS = 3  # beside unscaling: the loss is scaled, the gradient of that, and the scale is updated
@@ -27,7 +28,15 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             text="no product of float16 in the same steps",
             waits=count,
             launches=count * (1 + _KERNELS),
+            diff=case.write_constructor_diff(["GradScaler"], _rewrite),
         )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`GradScaler(...)` that is not enabled."""
+    call, *others = code.find_calls("GradScaler")
+    is_known = not others and len(call.args) <= 1 and not is_given(call, "enabled")
+    return code.add_keyword(call, "enabled=False") if is_known else None
 
 
 PART = AdviceRule("scaler_with_bf16", 103, lines=find_lines)

@@ -12,6 +12,7 @@ from detscope.analyze.advice.rules.lines._optimizer import (
     tell_ways,
 )
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code, is_given
 from detscope.analyze.findings.finding import Finding
 
 LEAST_SHARE = 0.05
@@ -67,7 +68,17 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         text="the cost is that of the whole update, of which a fused one saves a part",
         waits=0,
         launches=now - then,
+        diff=case.write_constructor_diff([row.name or ""], _rewrite) if len(rows) == 1 else None,
     )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`fused=True` as the last argument, or in the place of `foreach`."""
+    call, *others = code.find_calls(*_FUSED)
+    if others or is_given(call, "fused", "capturable", "differentiable"):
+        return None
+    way = next((one for one in call.keywords if one.arg == "foreach"), None)
+    return code.add_keyword(call, "fused=True") if way is None else code.replace({way: "fused=True"})
 
 
 PART = AdviceRule("fused_optimizer", 100, time=advise, lines=find_lines)

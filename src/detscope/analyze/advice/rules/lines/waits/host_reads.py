@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 
@@ -9,9 +10,11 @@ from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.advice.rules.lines.waits._reads import name_place, sort_reads, tell_times, total
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusPlace
+from detscope.analyze.findings.diffs import Code, name_called
 from detscope.analyze.findings.finding import Finding
 
 NAME = "host_reads"
+_SUMS = ("sum", "mean", "amax", "amin")  # methods whose result is one tensor
 # how a line looks that reads, and what does the same without; the first that fits
 _SHAPES = (
     (
@@ -53,7 +56,21 @@ def find(case: LineCase) -> Iterable[Finding]:
             f"the host waits {tell_times(reads)} per step for values of the device in {name_place(rows[0])}",
             "; ".join(changes[:2]),
             text=", ".join(sorted({f"{row.what} in line {row.where.line}" for row in rows})[:6]),
+            diff=case.write_diff(rows, _rewrite),
         )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`max(tensor.sum(), 1)` of Python's, clamped on the device."""
+    calls = [one for one in code.find_calls("max", "min") if isinstance(one.func, ast.Name)]
+    if len(calls) != 1 or len(calls[0].args) != 2 or calls[0].keywords:
+        return None
+    tensor, number = calls[0].args
+    is_sum = isinstance(tensor, ast.Call) and name_called(tensor) in _SUMS and not tensor.args
+    if not is_sum or not (isinstance(number, ast.Constant) and isinstance(number.value, int | float)):
+        return None
+    end = {"max": "min", "min": "max"}[name_called(calls[0])]
+    return code.replace({calls[0]: f"{code.text(tensor)}.clamp({end}={code.text(number)})"})
 
 
 def suggest_change(row: CensusPlace) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterable
 
 from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.advice.rules.lines.waits._reads import count_calls, name_place, sort_reads, total
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.diffs import Code
 from detscope.analyze.findings.finding import Finding
 
 NAME = "item_per_key"
+_BY_KEY = re.compile(r"\{(\w+): (\w+)\.item\(\) for \(?\1, \2\)? in ([\w.]+)\.items\(\)\}")
 
 
 def find(case: LineCase) -> Iterable[Finding]:
@@ -27,7 +31,19 @@ def find(case: LineCase) -> Iterable[Finding]:
             waits=reads - calls,
             text=f"{reads:g} reads per step, {max(row.in_call for row in rows)} or fewer at one line in one"
             f" call; {calls:g} would be left",
+            diff=case.write_diff(rows, _rewrite),
         )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`{name: value.item() for name, value in values.items()}` with one copy for all."""
+    found = [one for one in ast.walk(code.tree) if isinstance(one, ast.DictComp)]
+    match = _BY_KEY.fullmatch(ast.unparse(found[0])) if len(found) == 1 and code.has_torch else None
+    if match is None:
+        return None
+    value, values = match[2], match[3]
+    numbers = f"torch.stack([{value}.detach().reshape(()) for {value} in {values}.values()]).tolist()"
+    return code.replace({found[0]: f"dict(zip({values}, {numbers}, strict=True))"})
 
 
 PART = AdviceRule(NAME, 302, lines=find)
