@@ -125,7 +125,9 @@ class FunctionListener(TorchFunctionMode):
             output = call()
         finally:
             census.counted = None
-        took_ns, non_blocking = perf_counter_ns() - begin, bool(kwargs.get("non_blocking"))
+        took_ns = perf_counter_ns() - begin
+        by_position = next((one for one in args[2:] if isinstance(one, bool)), False)  # before `copy`
+        non_blocking = bool(kwargs.get("non_blocking", by_position))
         if not isinstance(output, torch.Tensor):
             to_host = True
         elif places.knows_devices:

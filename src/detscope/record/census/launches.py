@@ -78,7 +78,8 @@ class OperatorListener(TorchDispatchMode):
         kind, what = self._find_wait(name, args, kwargs, output)
         size = sum(one.numel() * one.element_size() for one in tensors_of(output))
         if kind is not None:
-            census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0)
+            told = f"non_blocking={_is_later(args, kwargs)}" if name == "aten::copy_" else ""
+            census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0, told)
         if not func.is_view and name not in WITHOUT_KERNEL and kind not in (FEED, COPY):
             census.add_find(where, LAUNCH, name, host_ns, size)
 
@@ -105,8 +106,7 @@ class OperatorListener(TorchDispatchMode):
             return (None if came is went else COPY if went else FEED), name
         if name == "aten::copy_":
             into, source = places.is_on_host(args[0]), places.is_on_host(args[1])
-            later = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
-            if into is source or (into and later):
+            if into is source or (into and _is_later(args, kwargs)):
                 return None, name
             return (COPY if into else FEED), name
         if is_masked(name, args):
@@ -114,6 +114,11 @@ class OperatorListener(TorchDispatchMode):
         if name in INDEXING and any(places.is_on_host(one) for one in tensors_of(args[1])):
             return INDEX, name
         return makes_wait(name, args, kwargs), name
+
+
+def _is_later(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a copy into a tensor is not waited for."""
+    return bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
 
 
 def _with_tensor(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

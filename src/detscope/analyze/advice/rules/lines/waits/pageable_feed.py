@@ -28,7 +28,7 @@ _TENSORS = (
 
 
 def find(case: LineCase) -> Iterable[Finding]:
-    """By function: a copy from pageable memory waits until the queue has run empty, unless told otherwise."""
+    """By function: a copy waits until the queue has run empty, unless it is told non_blocking."""
     for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
         indices = [row for row in rows if row.kind == "index"]
         constants = [row for row in rows if row.kind == "feed" and _is_made_here(row)]
@@ -53,12 +53,12 @@ def find(case: LineCase) -> Iterable[Finding]:
             "; ".join(changes),
             confidence="likely",
             waits=total(rows) - count_calls(indices),  # one copy of the indices per call is left
-            text="torch waits after a copy from memory that is not pinned, unless it is told non_blocking",
+            text="torch waits for the stream after a copy to the device, unless it is told non_blocking",
         )
 
 
 def _blocks(row: CensusPlace) -> bool:
-    return is_written(row) and "non_blocking" not in row.code and row.facts.get("pinned") != "True"
+    return is_written(row) and row.facts.get("non_blocking") != "True"
 
 
 def _is_made_here(row: CensusPlace) -> bool:
