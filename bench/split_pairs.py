@@ -25,3 +25,94 @@
    them. `held` is run once, with the code of the commit before the table below, and its verdicts stand as
    they came. What cannot run here is told with the reason and counts as neither found nor missed.
 """
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SEED = 20
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """What one difference says: the pair, the training that goes through it, and what is expected."""
+
+    pair: str  # package older newer
+    case: str  # in `family_scripts` or `pair_scripts`
+    rule: str
+    file: str
+    function: str
+    what: str
+    options: str = ""
+
+
+_COST = "cost_over_all_images"
+_LIBRE = "libreyolo 1.5.0 1.6.0"
+_SET = "SetCriterion"
+_MATCHER = "HungarianMatcher.forward"
+_DENOISE = "get_contrastive_denoising_training_group"
+
+# As they were found in the texts on 18 November 2026, before any of these versions was run by this part.
+ROWS = (
+    FoundRow("ultralytics 8.4.75 8.4.96", "rtdetr-l", "pageable_feed",
+             "ultralytics/nn/modules/transformer.py", "AIFI.forward",
+             "positions are made on the host and moved in every step"),
+    FoundRow("ultralytics 8.4.108 8.4.120", "yolo26n predicts", "pageable_feed",
+             "ultralytics/nn/modules/head.py", "Detect.get_topk_index", "indexed by a range of the host"),
+    FoundRow("ultralytics 8.4.120 8.4.130", "yolov8n-seg validates", "item_per_key",
+             "ultralytics/models/yolo/segment/val.py", "SegmentationValidator.pred_to_json",
+             "three numbers read of every mask"),
+    FoundRow("ultralytics 8.4.130 8.4.140", "yolov8n", "launch_loop",
+             "ultralytics/optim/muon.py", "muon_update", "one pad for every weight", 'optimizer="MuSGD"'),
+    FoundRow("rfdetr 1.8.3 1.9.0", "rfdetr nano", _COST,
+             "rfdetr/models/criterion.py", f"{_SET}.loss_labels", "diagonal of all pairs of boxes"),
+    FoundRow("rfdetr 1.8.3 1.9.0", "rfdetr nano", _COST,
+             "rfdetr/models/criterion.py", f"{_SET}.loss_boxes", "diagonal of all pairs of boxes"),
+    FoundRow("rfdetr 1.9.4 1.10.1", "rfdetr nano", "matcher_copy",
+             "rfdetr/models/matcher.py", _MATCHER, "a copy for every layer before the next is computed"),
+    FoundRow("rfdetr 1.9.4 1.10.1", "rfdetr seg nano", "host_reads",
+             "rfdetr/models/criterion.py", f"{_SET}.loss_masks", "float() of a count on the device"),
+    FoundRow("rfdetr 1.9.4 1.10.1", "rfdetr nano predicts", "float_batches",
+             "rfdetr/detr.py", "RFDETR.predict", "images become floats before they are moved"),
+    FoundRow("libreyolo 1.4.0 1.5.0", "libreyolo dfine", "item_per_key",
+             "libreyolo/models/dfine/loss.py", "DFINECriterion._get_go_indices", "two reads for every pair"),
+    FoundRow(_LIBRE, "libreyolo dfine", "mask_indexing",
+             "libreyolo/models/dfine/denoising.py", _DENOISE, "nonzero of what the host knows"),
+    FoundRow(_LIBRE, "libreyolo deim", "cdist_few_columns",
+             "libreyolo/models/deim/matcher.py", _MATCHER, "cdist(p=1) of boxes"),
+    FoundRow(_LIBRE, "libreyolo deim", "mask_indexing",
+             "libreyolo/models/deim/denoising.py", _DENOISE, "nonzero of what the host knows"),
+    FoundRow(_LIBRE, "libreyolo deim", "host_reads",
+             "libreyolo/models/deim/loss.py", "DEIMCriterion._normalizer", "item() of a denominator"),
+    FoundRow(_LIBRE, "libreyolo deim", "matcher_copy",
+             "libreyolo/models/deim/matcher.py", _MATCHER, "a copy for every layer before the next"),
+    FoundRow(_LIBRE, "libreyolo deimv2", "cdist_few_columns",
+             "libreyolo/models/deimv2/matcher.py", _MATCHER, "cdist(p=1) of boxes"),
+    FoundRow(_LIBRE, "libreyolo rtdetr", "cdist_few_columns",
+             "libreyolo/models/rtdetr/loss.py", _MATCHER, "cdist(p=1) of boxes"),
+    FoundRow(_LIBRE, "libreyolo rtdetr", "matcher_copy",
+             "libreyolo/models/rtdetr/loss.py", _MATCHER, "a copy for every layer before the next"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", "cdist_few_columns",
+             "libreyolo/models/rfdetr/matcher.py", _MATCHER, "cdist(p=1) of boxes"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", _COST,
+             "libreyolo/models/rfdetr/loss.py", f"{_SET}.loss_labels", "diagonal of all pairs of boxes"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", _COST,
+             "libreyolo/models/rfdetr/loss.py", f"{_SET}.loss_boxes", "diagonal of all pairs of boxes"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", "host_reads",
+             "libreyolo/models/rfdetr/loss.py", f"{_SET}._box_count_normalizer", "item() of a denominator"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", "tensor_check",
+             "libreyolo/models/rfdetr/transformer.py", "MSDeformAttn.forward", "int() of sizes for an assert"),
+    FoundRow(_LIBRE, "libreyolo rfdetr", "item_per_key",
+             "libreyolo/models/rfdetr/trainer.py", "RFDETRTrainer.get_loss_components", "item() per loss"),
+    FoundRow(_LIBRE, "libreyolo yolox", "fused_optimizer",
+             "libreyolo/training/trainer.py", "BaseTrainer._train_epoch", "an optimizer that is not fused"),
+)  # fmt: skip
+
+
+def split_rows() -> tuple[tuple[FoundRow, ...], tuple[FoundRow, ...]]:
+    """Those to develop on, and those that are scored once."""
+    rows = sorted(ROWS, key=repr)
+    random.Random(SEED).shuffle(rows)
+    half = (len(rows) + 1) // 2
+    return tuple(rows[:half]), tuple(rows[half:])
