@@ -2,8 +2,8 @@
 
 1. Packages: those of the index that train or evaluate detectors in PyTorch and have at least two wheels of
    1 May 2026 or later: ultralytics, rfdetr, libreyolo, transformers (models and losses of detectors),
-   torchvision (detection, ops), lightning, pytorch-lightning, torchmetrics (detection), supervision, trackers,
-   kornia, effdet, yolov5, super-gradients, mmdet, detrex, yolox, deimkit, dfine, rtdetr and what a search of
+   torchvision (detection, ops), lightning, pytorch-lightning, torchmetrics (detection), supervision,
+   trackers, kornia, effdet, yolov5, super-gradients, mmdet, detrex, yolox, deimkit, dfine, rtdetr and what a search of
    the index by such names finds besides.
 2. Versions: the last one before 1 May 2026 and every one after it; each is compared with the next by `diff
    -ru` of its files. Where versions come more often than weekly, every few of them are compared. Pairs that
@@ -102,7 +102,7 @@ ROWS = (
     FoundRow(_LIBRE, "libreyolo rfdetr", "host_reads",
              "libreyolo/models/rfdetr/loss.py", f"{_SET}._box_count_normalizer", "item() of a denominator"),
     FoundRow(_LIBRE, "libreyolo rfdetr", "tensor_check",
-             "libreyolo/models/rfdetr/transformer.py", "MSDeformAttn.forward", "int() of sizes for an assert"),
+             "libreyolo/models/rfdetr/transformer.py", "MSDeformAttn.forward", "int() of sizes, for a check"),
     FoundRow(_LIBRE, "libreyolo rfdetr", "item_per_key",
              "libreyolo/models/rfdetr/trainer.py", "RFDETRTrainer.get_loss_components", "item() per loss"),
     FoundRow(_LIBRE, "libreyolo yolox", "fused_optimizer",
