@@ -3,8 +3,8 @@
 1. Packages: those of the index that train or evaluate detectors in PyTorch and have at least two wheels of
    1 May 2026 or later: ultralytics, rfdetr, libreyolo, transformers (models and losses of detectors),
    torchvision (detection, ops), lightning, pytorch-lightning, torchmetrics (detection), supervision,
-   trackers, kornia, effdet, yolov5, super-gradients, mmdet, detrex, yolox, deimkit, dfine, rtdetr and what a search of
-   the index by such names finds besides.
+   trackers, kornia, effdet, yolov5, super-gradients, mmdet, detrex, yolox, deimkit, dfine, rtdetr and what
+   a search of the index by such names finds besides.
 2. Versions: the last one before 1 May 2026 and every one after it; each is compared with the next by `diff
    -ru` of its files. Where versions come more often than weekly, every few of them are compared. Pairs that
    `known_pairs` has already are not taken again.
