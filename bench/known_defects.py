@@ -2,7 +2,7 @@
 
 Every version trains a few steps under `detscope run --census` in an environment of its own. `--only=rfdetr`
 takes pairs by a part of their name, `--part=held` those of one part, `--base-python=PATH` an environment
-that is there already. All findings are kept in `findings` beside the environments.
+that is there already. Runs are kept beside the environments; `--recorded=yes` judges those once more.
 """
 
 from __future__ import annotations
@@ -77,29 +77,38 @@ def _write_data(kind: str, folder: Path) -> None:
 
 
 @cache  # several pairs go through the same training
-def _record(python: Path, version_folder: Path, case_name: str, options: str) -> Findings:
+def _record(python: Path, version_folder: Path, case_name: str, options: str, recorded: bool) -> Findings:
+    """What is found in a run of this version; in the one that was recorded before, if that will do."""
+    kept = version_folder.parents[1] / "runs" / f"{version_folder.parent.name} {case_name} {options}".strip()
+    if not (recorded and kept.exists()):
+        shutil.rmtree(kept, ignore_errors=True)
+        _run_case(python, version_folder, case_name, options, kept)
+    words = [str(python), "-m", "detscope", "show", str(kept), "--json"]
+    shown = _call(words, version_folder, kept.parent)
+    found: Findings = json.loads(shown)["findings"]
+    return found
+
+
+def _run_case(python: Path, version_folder: Path, case_name: str, options: str, kept: Path) -> None:
     case = next(one for one in ALL_CASES if one.name == case_name)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         _write_data(case.data, folder / "data")
-        script, figures = folder / "train.py", folder / "figures.json"
+        script = folder / "train.py"
         more = f"workers=0, {options}" if options else "workers=0"
         script.write_text(case.train.replace("workers=0", more))
         words = [str(script), str(folder / "times.json"), str(STEPS), str(folder / "data"), case.name]
-        done = subprocess.run(
-            [str(python), "-m", "detscope", "run", "-q", "--census", "--json", str(figures), *words],
-            cwd=folder,
-            env=describe_environment(version_folder),
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
-        kept = version_folder.parents[1] / "findings"  # all that was said, to be looked through
-        kept.mkdir(exist_ok=True)
-        shutil.copy(figures, kept / f"{version_folder.parent.name} {case_name}{options}.json")
-        found: Findings = json.loads(figures.read_text())["findings"]
-        return found
+        _call([str(python), "-m", "detscope", "run", "-q", "--census", *words], version_folder, folder)
+        kept.parent.mkdir(exist_ok=True)
+        shutil.move((folder / "runs" / "latest").resolve(), kept)
+
+
+def _call(words: list[str], version_folder: Path, folder: Path) -> str:
+    environment = describe_environment(version_folder)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return done.stdout
 
 
 def _describe_others(findings: Findings, known: tuple[KnownDefect, ...]) -> list[str]:
@@ -124,11 +133,15 @@ def main() -> None:
         name = f"{pair.package} {pair.older} -> {pair.newer} ({pair.case})"
         if options.get("only", "") not in name or options.get("part", pair.part) != pair.part:
             continue
-        print(f"  {name}, {pair.part}")
+        print(f"  {name}, {pair.part}", flush=True)
         try:
             older, newer = (
                 _record(
-                    python, make_version(folder, pair.package, version, pair.beside), pair.case, pair.options
+                    python,
+                    make_version(folder, pair.package, version, pair.beside),
+                    pair.case,
+                    pair.options,
+                    "recorded" in options,
                 )
                 for version in (pair.older, pair.newer)
             )
