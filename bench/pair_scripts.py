@@ -20,7 +20,7 @@ from ultralytics import YOLO
 model = YOLO(sys.argv[4].partition(" ")[0] + ".yaml")
 model.val(
     data=data + "/data.yaml", split="train", imgsz=64, batch=2, workers=0, device="cpu", plots=False,
-    save_json=True, verbose=False, project=os.path.dirname(out), exist_ok=True)
+    save_json=True, conf=1e-9, verbose=False, project=os.path.dirname(out), exist_ok=True)
 """
 
 LIBREYOLO_TRAIN = """
@@ -28,10 +28,11 @@ import importlib
 
 kind = sys.argv[4].partition(" ")[2]
 names = {"deim": ("LibreDEIM", "n", 320), "deimv2": ("LibreDEIMv2", "atto", 320)}
-names |= {"rtdetr": ("LibreRTDETR", "r18", 320), "rfdetr": ("LibreRFDETR", "n", 384)}
+names |= {"rtdetr": ("LibreRTDETR", "r18", 320), "rfdetr": ("LibreRFDETR", "n", 128)}
 name, size, side = names[kind]
 library = importlib.import_module(f"libreyolo.models.{kind}.model")
-model = getattr(library, name)(None, size=size, nb_classes=3, device="cpu")
+weights = {} if kind == "rfdetr" else None  # of no weights at all it fetches some
+model = getattr(library, name)(weights, size=size, nb_classes=3, device="cpu")
 model.train(
     data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, workers=0, device="cpu")
 """

@@ -34,6 +34,14 @@ def move_later(output):
     return output + torch.arange(4).to(output.device, non_blocking=True)
 
 
+def move_as_told(output, later=False):
+    moved = torch.arange(4).to(
+        output.device,
+        non_blocking=later,
+    )
+    return output + moved
+
+
 def find_copies(add, folder):
     model = nn.Linear(4, 4)
     batches = [torch.rand(3, 4) for _ in range(4)]
@@ -50,6 +58,6 @@ def test_one_copy_of_what_sizes_decide_is_told(tmp_path):
     assert found.on_device is not None and found.on_device.waits == 1
 
 
-@pytest.mark.parametrize("add", [make_in_place, move_measured, move_written, move_later])
+@pytest.mark.parametrize("add", [make_in_place, move_measured, move_written, move_later, move_as_told])
 def test_data_that_has_to_come_over_is_left_alone(add, tmp_path):
     assert not find_copies(add, tmp_path)

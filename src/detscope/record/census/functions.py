@@ -138,8 +138,11 @@ class FunctionListener(TorchFunctionMode):
             kind = LAUNCH if non_blocking else TO_HOST.get(name, TO_HOST["cpu"])
             self._tell(kind, name.strip("_"), tensor, took_ns, f" non_blocking={non_blocking}")
         elif not to_host and places.comes_from_host(tensor, output):
+            look = None if frame is None else look_at_call(frame.f_code, frame.f_lasti)
+            asked = look is not None and look.says_later and not places.knows_devices
             generated = " generated=True" if places.is_generated(tensor) else ""
-            self._tell(FEED, name, tensor, took_ns, f" non_blocking={non_blocking}{generated}")
+            detail = f" non_blocking={non_blocking or asked}{generated}"
+            self._tell(FEED, name, tensor, took_ns, detail)
         if isinstance(output, torch.Tensor):
             if to_host:
                 places.take_copy(output, tensor, frame)
