@@ -42,12 +42,17 @@ def move_as_told(output, later=False):
     return output + moved
 
 
-def find_copies(add, folder):
+def move_embedding(output):
+    embedding = torch.arange(120.0 * 128).reshape(1, 120, 128) / 128
+    return output + embedding.sin().to(output.device).mean()
+
+
+def find_copies(add, folder, rule="pageable_feed"):
     model = nn.Linear(4, 4)
     batches = [torch.rand(3, 4) for _ in range(4)]
     record_census(model, batches, lambda batch: add(model(batch)).sum(), folder)
     found = summarize(next(folder.glob("*/run.json")).parent).findings
-    return [one for one in found if one.rule == "pageable_feed"]
+    return [one for one in found if one.rule == rule]
 
 
 def test_one_copy_of_what_sizes_decide_is_told(tmp_path):
@@ -61,3 +66,8 @@ def test_one_copy_of_what_sizes_decide_is_told(tmp_path):
 @pytest.mark.parametrize("add", [make_in_place, move_measured, move_written, move_later, move_as_told])
 def test_data_that_has_to_come_over_is_left_alone(add, tmp_path):
     assert not find_copies(add, tmp_path)
+
+
+def test_an_embedding_of_positions_is_no_image(tmp_path):
+    assert not find_copies(move_embedding, tmp_path, "float_batches")
+    assert find_copies(move_embedding, tmp_path / "again")
