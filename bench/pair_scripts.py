@@ -31,6 +31,10 @@ names = {"deim": ("LibreDEIM", "n", 320), "deimv2": ("LibreDEIMv2", "atto", 320)
 names |= {"rtdetr": ("LibreRTDETR", "r18", 320), "rfdetr": ("LibreRFDETR", "n", 128)}
 name, size, side = names[kind]
 library = importlib.import_module(f"libreyolo.models.{kind}.model")
+tables = [one for one in vars(library).values() if isinstance(one, dict)]
+for settings in [one for table in tables for one in table.values() if isinstance(one, dict)]:
+    if "backbone_pretrained" in settings:  # no hub
+        settings["backbone_pretrained"] = False
 weights = {} if kind == "rfdetr" else None  # of no weights at all it fetches some
 model = getattr(library, name)(weights, size=size, nb_classes=3, device="cpu")
 model.train(
