@@ -8,6 +8,7 @@ from counted_runs import place, write_counted
 from detscope.analyze.summary import summarize
 
 BRANCH, VALUE, LARGEST = "do without the branch", "keep it a tensor", "Python's max() and min()"
+TOGETHER = "read all elements at once"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,9 @@ BRANCH, VALUE, LARGEST = "do without the branch", "keep it a tensor", "Python's 
         ("steps = int(count.item()) if isinstance(count, Tensor) else int(count)", VALUE),
         ("steps = count.item() if count is not None else 0", VALUE),
         ("boxes = max(mask.sum(), 1)", LARGEST),
+        ("count = int(counts[image])", TOGETHER),
+        ("row, column = pair[0].item(), pair[1].item()", TOGETHER),
+        ("total = float(loss.sum())", VALUE),
     ],
 )
 def test_a_read_is_told_what_does_the_same_without(code, begin, tmp_path):

@@ -38,6 +38,10 @@ _SHAPES = (
         " at it a step later",
     ),
     (
+        re.compile(r"\b(int|float)\([\w.]+\[[^\]]+\]\)|\w\[[^\]]+\]\.item\("),
+        "read all elements at once before the loop that takes them: values = tensor.tolist(), then values[i]",
+    ),
+    (
         re.compile(r"\.item\(|\b(float|int)\("),
         "keep it a tensor: one can divide by a number of the device and multiply with it as it is; for a log,"
         " read it every n-th step only",
