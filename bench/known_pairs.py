@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from bench.split_pairs import FoundRow, split_rows
+
+OF_THE_ISSUE, FURTHER = "of the issue", "further"  # found in the differences; rules were developed on them
+DEVELOP, HELD = "develop", "held"  # of `split_pairs`
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class VersionPair:
     defects: tuple[KnownDefect, ...]
     beside: tuple[str, ...] = ()  # requirements of these versions that the newest, in the base, no longer has
     options: str = ""  # more arguments of the call that trains
-    further: bool = False  # found by us in the differences, not named by the issue
+    part: str = OF_THE_ISSUE
 
 
 _TAL = "ultralytics/utils/tal.py"
@@ -93,7 +100,7 @@ PAIRS = (
             KnownDefect("launch_loop", "ultralytics/optim/muon.py", "MuSGD.step", "one parameter at a time"),
         ),
         options='optimizer="MuSGD"',
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "ultralytics",
@@ -108,7 +115,7 @@ PAIRS = (
                 "one mask counted for every tensor it selects from",
             ),
         ),
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "ultralytics",
@@ -123,7 +130,7 @@ PAIRS = (
                 "cost over all images of which the diagonal is used",
             ),
         ),
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "ultralytics",
@@ -147,7 +154,7 @@ PAIRS = (
                 "max() and a branch on sums of the device",
             ),
         ),
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "rfdetr",
@@ -175,7 +182,7 @@ PAIRS = (
             ),
         ),
         _EVALUATOR,
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "rfdetr",
@@ -191,7 +198,7 @@ PAIRS = (
             ),
         ),
         _EVALUATOR,
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "rfdetr",
@@ -207,7 +214,7 @@ PAIRS = (
             ),
         ),
         _EVALUATOR,
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "libreyolo",
@@ -228,7 +235,7 @@ PAIRS = (
                 "a denominator read from the device",
             ),
         ),
-        further=True,
+        part=FURTHER,
     ),
     VersionPair(
         "libreyolo",
@@ -249,6 +256,30 @@ PAIRS = (
                 "a denominator read from the device",
             ),
         ),
-        further=True,
+        part=FURTHER,
     ),
 )
+
+
+def list_pairs() -> tuple[VersionPair, ...]:
+    """All of them: those above, and those of `split_pairs` in their two halves."""
+    develop, held = split_rows()
+    return (*PAIRS, *_gather_pairs(develop, DEVELOP), *_gather_pairs(held, HELD))
+
+
+def _gather_pairs(rows: Iterable[FoundRow], part: str) -> list[VersionPair]:
+    """One pair for the rows of one training."""
+    found: defaultdict[tuple[str, str, str], list[KnownDefect]] = defaultdict(list)
+    for row in rows:
+        found[row.pair, row.case, row.options].append(KnownDefect(row.rule, row.file, row.function, row.what))
+    return [
+        VersionPair(
+            *pair.split(),  # package, older, newer
+            case=case,
+            defects=tuple(defects),
+            beside=_EVALUATOR if pair.startswith("rfdetr") else (),
+            options=options,
+            part=part,
+        )
+        for (pair, case, options), defects in found.items()
+    ]

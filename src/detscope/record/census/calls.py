@@ -25,6 +25,7 @@ class CallLook(NamedTuple):
     kept: bool = True  # what it gives is bound, or nobody else has it
     says_host: bool = False  # `.to("cpu")`: a device that a variable names is the device
     lines: tuple[int, int] = (0, 0)  # of the statement, without what it encloses
+    says_later: bool = False  # `non_blocking=` is given: a variable may be False on a CPU alone
 
 
 class Loan(NamedTuple):
@@ -61,7 +62,10 @@ def look_at_call(code: CodeType, instruction: int) -> CallLook:
     body = getattr(statement, "body", None)
     last = body[0].lineno - 1 if isinstance(body, list) and body else statement.end_lineno
     return CallLook(
-        kept or not isinstance(receiver, _HELD), _says_host(call), (first, max(first, last or first))
+        kept or not isinstance(receiver, _HELD),
+        _says_host(call),
+        (first, max(first, last or first)),
+        _says_later(call),
     )
 
 
@@ -98,6 +102,11 @@ def _follow_up(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> tuple[bool, a
         elif kept is None and not isinstance(node, _COLLECTING):
             kept = False
     return bool(kept), node
+
+
+def _says_later(call: ast.Call) -> bool:
+    given = [one.value for one in call.keywords if one.arg == "non_blocking"]
+    return any(not (isinstance(one, ast.Constant) and one.value is False) for one in given)
 
 
 def _says_host(call: ast.Call) -> bool:

@@ -18,6 +18,7 @@ from detscope.record.census.operators import (
     FEED,
     FROM_HOST,
     LAUNCH,
+    OF_DATA,
     READ,
     TO_HOST,
 )
@@ -139,7 +140,11 @@ class FunctionListener(TorchFunctionMode):
             kind = LAUNCH if non_blocking else TO_HOST.get(name, TO_HOST["cpu"])
             self._tell(kind, name.strip("_"), tensor, took_ns, f" non_blocking={non_blocking}")
         elif not to_host and places.comes_from_host(tensor, output):
-            self._tell(FEED, name, tensor, took_ns, f" non_blocking={non_blocking}")
+            look = None if frame is None else look_at_call(frame.f_code, frame.f_lasti)
+            asked = look is not None and look.says_later and not places.knows_devices
+            generated = " generated=True" if places.is_generated(tensor) else ""
+            detail = f" non_blocking={non_blocking or asked}{generated}"
+            self._tell(FEED, name, tensor, took_ns, detail)
         if isinstance(output, torch.Tensor):
             if to_host:
                 places.take_copy(output, tensor, frame)
@@ -172,13 +177,20 @@ class FunctionListener(TorchFunctionMode):
             output = call()
         finally:
             census.making = False
-        if isinstance(output, torch.Tensor) and not places.knows_devices:
-            (places.put_on_device if on_device else places.put_on_host)(output)
+        if isinstance(output, torch.Tensor):
+            self._place(name, output, on_device)
         feeds = output.is_cuda if places.knows_devices and isinstance(output, torch.Tensor) else on_device
         from_host = source is None or places.is_on_host(source)
         if feeds and from_host and name in (*FROM_HOST, "new_tensor"):
             self._tell(FEED, name, output, detail=" non_blocking=False")
         return output
+
+    def _place(self, name: str, made: torch.Tensor, on_device: bool) -> None:
+        places = self._census.places
+        if made.is_cpu if places.knows_devices else not on_device:
+            places.put_on_host(made, is_generated=name not in OF_DATA)
+        elif not places.knows_devices:
+            places.put_on_device(made)
 
 
 def _leave_us(frame: FrameType | None) -> FrameType | None:

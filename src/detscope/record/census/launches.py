@@ -88,12 +88,13 @@ class OperatorListener(TorchDispatchMode):
         census, places = self._census, self._census.places
         taken = [*tensors_of(args), *tensors_of(kwargs)]
         if places.knows_devices:
+            places.follow_operator(taken, tensors_of(output))
             return not all(map(places.is_on_host, [*taken, *tensors_of(output)]))
         if taken and name != "aten::lift_fresh":  # which takes what was just made from numbers of Python's
             return places.follow_operator(taken, tensors_of(output))
         if not census.making:
             for tensor in tensors_of(output):
-                places.put_on_host(tensor)
+                places.put_on_host(tensor, is_generated=not taken)
         return census.making
 
     def _find_wait(

@@ -59,6 +59,7 @@ FACTORIES = (
     "randint", "randperm", "scalar_tensor", "from_numpy", "logspace", "normal", "tril_indices",
     "triu_indices", "hann_window", "asarray", "frombuffer",
 )  # fmt: skip
+OF_DATA = ("tensor", "as_tensor", "asarray", "from_numpy", "frombuffer", "scalar_tensor", "new_tensor")
 FROM_HOST = ("tensor", "as_tensor", "asarray")  # of numbers on the host, wherever the tensor is to live
 
 

@@ -14,11 +14,16 @@ import sys
 import weakref
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from detscope.record.census.calls import Loan, look_at_call
+
+
+class _HostTensor(NamedTuple):
+    tensor: weakref.ref[torch.Tensor]
+    is_generated: bool  # from sizes and numbers of the code alone, as by arange: no data came from anywhere
 
 
 class TensorPlaces:
@@ -26,7 +31,7 @@ class TensorPlaces:
 
     def __init__(self, real_device: bool) -> None:
         self._real_device = real_device
-        self._host: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._host: dict[int, _HostTensor] = {}
         self._batch: dict[int, weakref.ref[torch.Tensor]] = {}  # that a loader gave
         self._lent: dict[
             int, tuple[weakref.ref[torch.Tensor], Loan]
@@ -65,7 +70,7 @@ class TensorPlaces:
         if self._real_device:
             return tensor.is_cpu
         known = self._host.get(id(tensor))
-        if known is not None and known() is tensor:
+        if known is not None and known.tensor() is tensor:
             return True
         lent = self._lent.get(id(tensor))
         if lent is None:
@@ -74,6 +79,11 @@ class TensorPlaces:
             return True
         del self._lent[id(tensor)]
         return False
+
+    def is_generated(self, tensor: torch.Tensor) -> bool:
+        """Whether it was made on the host of no data: it could have been made on the device, or once."""
+        known = self._host.get(id(tensor))
+        return known is not None and known.tensor() is tensor and known.is_generated
 
     def is_copied_again(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Whether the call that lent it is made once more: a loop copies the same tensor every time."""
@@ -89,11 +99,13 @@ class TensorPlaces:
             loan = Loan(id(frame), frame.f_code, frame.f_lasti, look.lines)
             self._lent[id(tensor)] = (weakref.ref(tensor), loan)
 
-    def put_on_host(self, tensor: torch.Tensor) -> None:
+    def put_on_host(self, tensor: torch.Tensor, is_generated: bool = False) -> None:
         """It was made there, or copied to it."""
-        if not self._real_device:
-            key, host = id(tensor), self._host
-            host[key] = weakref.ref(tensor, lambda _: host.pop(key, None))
+        key, host = id(tensor), self._host
+        if self._real_device and not is_generated:
+            host.pop(key, None)
+        else:
+            host[key] = _HostTensor(weakref.ref(tensor, lambda _: host.pop(key, None)), is_generated)
 
     def put_on_device(self, tensor: torch.Tensor, is_batch: bool = False) -> None:
         """It was made there, or copied to it; what a loader gave may still have to be."""
@@ -106,10 +118,21 @@ class TensorPlaces:
         """What an operator makes lies where its inputs do; whether the device has any part in it."""
         inputs = list(taken)
         on_host = bool(inputs) and all(map(self.is_on_host, inputs))
-        if on_host:
-            for tensor in given:
-                self.put_on_host(tensor)
+        is_generated = on_host and all(map(self.is_generated, inputs))
+        for tensor in given if on_host or self._host else ():
+            if not is_generated and self.is_generated(tensor):
+                self._write_data(tensor)
+            elif on_host:
+                self.put_on_host(tensor, is_generated)
         return not on_host
+
+    def _write_data(self, tensor: torch.Tensor) -> None:
+        """Data was written into what had been made of none, and so into all that share its memory."""
+        memory = tensor.untyped_storage().data_ptr()
+        for known in list(self._host.values()):
+            other = known.tensor()
+            if other is not None and other.untyped_storage().data_ptr() == memory:
+                self.put_on_host(other)
 
 
 def tensors_of(value: Any) -> Iterable[torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
@@ -61,7 +62,34 @@ def _statements_of(file: str) -> dict[int, str]:
         for line in lines or ():
             if not (kind == COMPREHENSION and found.get(line) == CHECK):  # a check of many is a check
                 found[line] = kind
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found |= dict.fromkeys(_lines_for_checks(node), CHECK)
     return found
+
+
+def _lines_for_checks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
+    """Lines that compute a name for checks alone: `sizes = int(x.sum())`, then `assert sizes == length`."""
+    nodes = list(ast.walk(function))
+    checks = [one for one in nodes if _is_check(one)]
+    checking = {inner for one in checks for inner in ast.walk(one)}
+    names = [one for one in nodes if isinstance(one, ast.Name)]
+    read = [one for one in names if isinstance(one.ctx, ast.Load)]
+    for node in nodes if checks else ():
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        uses = [one for one in read if one.id == node.targets[0].id]
+        if uses and checking.issuperset(uses):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _is_check(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert) or _asserts(node) or _only_refuses(node)
+
+
+def _only_refuses(node: ast.AST) -> bool:
+    """Whether it is an if that does nothing but raise."""
+    return isinstance(node, ast.If) and not node.orelse and all(map(_refuses, node.body))
 
 
 def _refuses(statement: ast.AST) -> bool:

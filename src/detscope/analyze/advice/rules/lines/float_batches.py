@@ -44,6 +44,8 @@ def _is_image(place: CensusPlace) -> bool:
     """[images, channels, height, width], or one image of it."""
     facts = place.facts
     shape = facts.get("shape", "").split("x")
+    if facts.get("generated") == "True":  # of no data, as embeddings of positions are
+        return False
     if facts.get("dtype") not in _BYTES or len(shape) not in (3, 4) or shape[-3] not in _CHANNELS:
         return False
     return min(int(shape[-1]), int(shape[-2])) >= LEAST_SIDE

@@ -56,11 +56,13 @@ def total(rows: Sequence[CensusPlace]) -> float:
 
 def count_calls(rows: Sequence[CensusPlace]) -> float:
     """How often per step their function was called, at least: by the operator of a line that ran most."""
-    calls: dict[tuple[object, str], float] = {}
-    for row in rows:  # sizes that differ are rows of their own
-        key = (row.where, row.what)
-        calls[key] = calls.get(key, 0.0) + row.count / max(row.in_call, 1)
-    return max(calls.values(), default=0.0)
+    calls: dict[tuple[object, str], dict[int, float]] = {}
+    steps = {step for row in rows for step in row.steps}
+    for row in rows:  # sizes that differ are rows of their own: in one call, or from step to step
+        by_step = calls.setdefault((row.where, row.what), {})
+        each = row.count * len(steps) / len(row.steps) / max(row.in_call, 1)
+        by_step |= {step: max(each, by_step.get(step, 0.0)) for step in row.steps}
+    return max((sum(by_step.values()) / len(steps) for by_step in calls.values()), default=0.0)
 
 
 def tell_times(count: float) -> str:

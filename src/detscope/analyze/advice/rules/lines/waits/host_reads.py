@@ -22,7 +22,11 @@ _SHAPES = (
         "Python's max() and min() compare on the host: tensor.clamp(min=...) does so on the device",
     ),
     (
-        re.compile(r"^(if|elif|while)\b|\bif\b.*\belse\b|^(and|or|not)\b"),
+        # `x.item() if isinstance(x, Tensor) else x` reads x, and branches by what the host knows
+        re.compile(
+            r"^(if|elif|while)\b|\bif\b(?! (isinstance|hasattr|torch\.is_tensor)\b|.* is (not )?None)"
+            r".*\belse\b|^(and|or|not)\b"
+        ),
         "do without the branch: what it computes can run always (torch.where, a product with the mask, a"
         " denominator clamped to 1), or let the host decide by what it knows, such as counts of boxes",
     ),
@@ -35,6 +39,10 @@ _SHAPES = (
         re.compile(r"\.(cpu|numpy|tolist)\(|\bto\("),
         "copy once, after the step's work is launched, or with non_blocking=True into pinned memory and look"
         " at it a step later",
+    ),
+    (
+        re.compile(r"\b(int|float)\([\w.]+\[[^\]]+\]\)|\w\[[^\]]+\]\.item\("),
+        "read all elements at once before the loop that takes them: values = tensor.tolist(), then values[i]",
     ),
     (
         re.compile(r"\.item\(|\b(float|int)\("),

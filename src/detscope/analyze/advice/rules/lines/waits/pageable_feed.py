@@ -12,7 +12,7 @@ from detscope.analyze.findings.census import CensusPlace
 from detscope.analyze.findings.finding import Finding
 
 NAME = "pageable_feed"
-LEAST = 4  # per step in a function
+LEAST = 4  # per step in a function; what could be made on the device is needless however often
 _MADE = re.compile(
     r"torch\.(tensor|as_tensor|from_numpy|arange|linspace|zeros|ones|full|empty|eye|rand\w*)\("
 )
@@ -20,6 +20,9 @@ _INDICES = "move the indices to the device once and index by that: implicit copi
 _CONSTANTS = (
     "make constants once (register_buffer, or kept by device), or use plain numbers, which need no copy;"
     " torch.arange(..., device=device) and its like fill on the device"
+)
+_GENERATED = (
+    "make it where it is used (device=x.device, also for torch.arange and torch.zeros), or once and keep it"
 )
 _TENSORS = (
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True); small tensors in one, moved once (boxes"
@@ -31,25 +34,37 @@ def find(case: LineCase) -> Iterable[Finding]:
     """By function: a copy waits until the queue has run empty, unless it is told non_blocking."""
     for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
         indices = [row for row in rows if row.kind == "index"]
-        constants = [row for row in rows if row.kind == "feed" and _is_made_here(row)]
-        moved = [row for row in rows if row.kind == "feed" and row not in constants]
-        if total(rows) < LEAST:
+        fed = [row for row in rows if row.kind == "feed"]
+        generated = [row for row in fed if row.facts.get("generated") == "True"]
+        constants = [row for row in fed if row not in generated and _is_made_here(row)]
+        moved = [row for row in fed if row not in generated and row not in constants]
+        if total(rows) < LEAST and total(generated) < 1:
             continue
         told = [
             f"{total(kind):g} {words}"
             for kind, words in (
                 (indices, "by indexing with a tensor of the host"),
+                (generated, "of what the host computes from sizes alone"),
                 (constants, "of constants"),
                 (moved, "of tensors one by one"),
             )
             if kind
         ]
-        changes = [_INDICES] * bool(indices) + [_CONSTANTS] * bool(constants) + [_TENSORS] * bool(moved)
+        changes = [
+            words
+            for kind, words in (
+                (indices, _INDICES),
+                (generated, _GENERATED),
+                (constants, _CONSTANTS),
+                (moved, _TENSORS),
+            )
+            if kind
+        ]
         yield case.make_finding(
             NAME,
             rows,
-            f"{total(rows):g} copies to the device per step in {name_place(rows[0])}, for each of which the"
-            f" host waits: {', '.join(told)}",
+            f"{total(rows):g} cop{'y' if total(rows) == 1 else 'ies'} to the device per step in"
+            f" {name_place(rows[0])}, for each of which the host waits: {', '.join(told)}",
             "; ".join(changes),
             confidence="likely",
             waits=total(rows) - count_calls(indices),  # one copy of the indices per call is left
@@ -58,7 +73,8 @@ def find(case: LineCase) -> Iterable[Finding]:
 
 
 def _blocks(row: CensusPlace) -> bool:
-    return is_written(row) and row.facts.get("non_blocking") != "True"
+    asked = "non_blocking" in row.code or row.facts.get("non_blocking") == "True"
+    return is_written(row) and not asked
 
 
 def _is_made_here(row: CensusPlace) -> bool:

@@ -1,0 +1,54 @@
+"""A matrix of all pairs of which the diagonal alone is taken: every row belongs to one partner only.
+
+It was made by an operator of this step, and no other operator has read it by then.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
+from detscope.record.census.places import tensors_of
+from detscope.record.census.sites import Site
+
+KIND = "pairs"
+_TAKES = ("aten::diagonal_copy", "aten::diagonal", "aten::diag")
+
+
+def listen() -> Listener:
+    """Square matrices by their memory, with where they were computed; what is read is forgotten."""
+    squares: dict[int, Site] = {}
+
+    def hear(heard: HeardOperator) -> PatternFind | None:
+        if heard.phase == "backward":
+            return None
+        if heard.name in _TAKES:
+            made = squares.pop(_memory_of(heard.args[0]), None)
+            return None if made is None or any(heard.args[1:2]) else _describe(heard.args[0], made)
+        if not heard.is_view:
+            for tensor in tensors_of((heard.args, heard.kwargs)):
+                squares.pop(_memory_of(tensor), None)
+            if _is_square(heard.output) and heard.on_device:
+                squares[_memory_of(heard.output)] = heard.site
+        return None
+
+    return hear
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if type(tensor) is torch.Tensor else 0
+
+
+def _is_square(tensor: object) -> bool:
+    if type(tensor) is not torch.Tensor or tensor.dim() != 2:
+        return False
+    return 1 < tensor.shape[0] == tensor.shape[1]
+
+
+def _describe(matrix: torch.Tensor, made: Site) -> PatternFind:
+    rows = matrix.shape[0]
+    wasted = rows * (rows - 1) * matrix.element_size()
+    return PatternFind(KIND, "diagonal", f"rows={rows} made={made.line.file}:{made.line.line}", wasted)
+
+
+PART = CensusPattern("pairs_diagonal", listen)

@@ -1,0 +1,30 @@
+"""What a read of the device is told to be replaced by, from how its line looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from counted_runs import place, write_counted
+from detscope.analyze.summary import summarize
+
+BRANCH, VALUE, LARGEST = "do without the branch", "keep it a tensor", "Python's max() and min()"
+TOGETHER = "read all elements at once"
+
+
+@pytest.mark.parametrize(
+    ("code", "begin"),
+    [
+        ("if mask.sum():", BRANCH),
+        ("scale = 1 if mask.any() else 2", BRANCH),
+        ("steps = int(count.item()) if isinstance(count, Tensor) else int(count)", VALUE),
+        ("steps = count.item() if count is not None else 0", VALUE),
+        ("boxes = max(mask.sum(), 1)", LARGEST),
+        ("count = int(counts[image])", TOGETHER),
+        ("row, column = pair[0].item(), pair[1].item()", TOGETHER),
+        ("total = float(loss.sum())", VALUE),
+    ],
+)
+def test_a_read_is_told_what_does_the_same_without(code, begin, tmp_path):
+    run = write_counted(tmp_path, [place(code=code, around="")])
+    (found,) = [one for one in summarize(run).findings if one.rule == "host_reads"]
+    assert found.change.startswith(begin)

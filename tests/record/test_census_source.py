@@ -1,0 +1,42 @@
+"""What stands around a line of code, as the census tells it."""
+
+from __future__ import annotations
+
+from detscope.record.census.source import read_line
+
+CODE = """
+def check(sizes, length, strict):
+    expected = int(sizes.sum())
+    assert expected == length, f"{expected} of {length}"
+    largest = float(
+        sizes.max()
+    )
+    if largest > length:
+        raise ValueError(largest)
+    finite = bool(sizes.isfinite().all())
+    if not finite:
+        raise ValueError
+    mean = float(sizes.mean())
+    if mean > 1 and strict:
+        raise ValueError
+    least = int(sizes.min())
+    if least < 0:
+        sizes = sizes.clamp(min=0)
+        raise ValueError
+    for size in sizes:
+        total = size.item()
+    return sizes * mean
+"""
+
+
+def test_a_value_that_checks_alone_look_at_is_part_of_the_check(tmp_path):
+    file = tmp_path / "code.py"
+    file.write_text(CODE)
+    lines = CODE.splitlines()
+    around = {text.strip(): read_line(str(file), number).around for number, text in enumerate(lines, 1)}
+    assert around["expected = int(sizes.sum())"] == "check"
+    assert around["sizes.max()"] == around["largest = float("] == "check"
+    assert around["finite = bool(sizes.isfinite().all())"] == "check"
+    assert around["mean = float(sizes.mean())"] == "", "it is returned as well"
+    assert around["least = int(sizes.min())"] == "", "something else depends on it"
+    assert around["total = size.item()"] == "loop"
