@@ -5,6 +5,9 @@ side 640, long side up to 1333), mirrored at random, boxes in the pixels of the 
 is `CocoDetection` with the transforms of torchvision's detection references: its Pillow variant
 (RandomShortestSize, RandomHorizontalFlip, PILToTensor, ToDtype) and its tensor variant (ToImage first).
 Targets without masks on both sides, and with masks on both sides.
+
+And what it costs a worker that its transforms are timed: processor time of the worker itself, of every thread
+in it; a plain and a timed one give a batch each in turn.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from bench.sidebyside import interleave, ratio, verdict
+from bench.sidebyside import Ratio, interleave, ratio, verdict
 from detscope.config.schema import DataSettings, TrainingSettings
 from detscope.data.loading import build_loader
 from detscope.data.registry import open_dataset
@@ -28,6 +32,7 @@ from detscope.data.registry import open_dataset
 IMAGES, BATCH, WORKERS, SHORT_SIDE, ROUNDS = 48, 4, 2, 640, 10
 SIZES = {"as in COCO, 640 x 480": (640, 480), "from a phone, 2592 x 1944": (2592, 1944)}
 AIM = 1 / 1.2  # time of ours over time of theirs
+TIMING_AIM, TIMED_BATCHES, TIMED_ROUNDS = 1.02, 32, 40
 
 
 def write_data(folder: Path, size: tuple[int, int], images: int) -> None:
@@ -138,6 +143,7 @@ def main(images: int = IMAGES, rounds: int = ROUNDS) -> None:
             write_data(folder, size, count)
             for masks in (False, True):
                 _compare(name, folder, masks, count, rounds)
+    time_transforms(rounds=2 * rounds)
 
 
 def _compare(name: str, folder: Path, masks: bool, images: int, rounds: int) -> None:
@@ -157,3 +163,90 @@ def _compare(name: str, folder: Path, masks: bool, images: int, rounds: int) -> 
     for key in others:
         found = ratio(seconds, "ours", key)
         print(f"  ours / {key:8} {found}  {1 / found.value:.2f} x as fast  {verdict(found, round(AIM, 3))}")
+
+
+class Clocked:
+    """Images that come with the processor time of the worker which made them."""
+
+    def __init__(self, size: tuple[int, int], steps: list[Any], images: int) -> None:
+        from torchvision.transforms import v2
+
+        self.image = Image.fromarray(np.full((size[1], size[0], 3), 99, dtype=np.uint8))
+        self.transform, self.images = v2.Compose(steps), images
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.image), time.process_time_ns()
+
+
+class Nothing:
+    """A transform that takes a few microseconds."""
+
+    def __call__(self, image: Any) -> Any:
+        return image[:, :, :]
+
+
+def make_pipelines() -> dict[str, tuple[tuple[int, int], list[Any]]]:
+    """From an image's small change to what a detector's training does."""
+    import torch
+    from torchvision.transforms import v2
+
+    usual = [
+        v2.ToImage(), v2.RandomHorizontalFlip(0.5), v2.RandomResizedCrop((192, 192), antialias=True),
+        v2.ColorJitter(0.3, 0.3, 0.3), v2.ToDtype(torch.float, scale=True),
+        v2.Normalize([0.5] * 3, [0.2] * 3),
+    ]  # fmt: skip
+    large = [v2.ToImage(), v2.RandomHorizontalFlip(0.5), v2.Resize((640, 853)), *usual[3:]]
+    return {
+        "six transforms, 320 x 240": ((320, 240), usual),
+        "six transforms, 1280 x 960": ((1280, 960), large),
+        "thirty of some microseconds": ((64, 48), [v2.PILToTensor(), *(Nothing() for _ in range(30))]),
+    }
+
+
+def _fork_worker(data: Any, timed: bool) -> Any:
+    """A loader of one worker that stays; its fetcher is what it is while the worker is forked."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher as Fetcher
+
+    from detscope.record.script.loading import make_timed_fetch
+
+    loader: Any = DataLoader(data, BATCH, num_workers=1, persistent_workers=True)
+    plain = Fetcher.fetch
+    if timed:
+        Fetcher.fetch = make_timed_fetch(plain, None)  # type: ignore[method-assign]
+    try:
+        iter(loader)
+    finally:
+        Fetcher.fetch = plain  # type: ignore[method-assign]
+    return loader
+
+
+def measure_timing(size: tuple[int, int], steps: list[Any], rounds: int) -> tuple[Ratio, float, float]:
+    """Timed over plain, the plain milliseconds of an image, and the share of batches that were timed."""
+    data = Clocked(size, steps, BATCH * TIMED_BATCHES)
+    loaders = {name: _fork_worker(data, name == "timed") for name in ("plain", "timed")}
+    seconds: dict[str, list[float]] = {name: [] for name in loaders}
+    drawn = 0
+    for number in range(rounds + 1):
+        moments: dict[str, list[int]] = {name: [] for name in loaders}
+        for both in zip(*loaders.values(), strict=True):
+            for name, item in zip(loaders, both, strict=True):
+                batch = getattr(item, "batch", item)
+                moments[name] += batch[1].tolist()
+                drawn += number > 0 and name == "timed" and item.timing.work is not None
+        for name, stamps in moments.items() if number else ():  # the first warms up
+            seconds[name].append((stamps[-1] - stamps[0]) / 1e9)
+    each_ms = float(np.median(seconds["plain"])) / (len(data) - 1) * 1e3
+    return ratio(seconds, "timed", "plain"), each_ms, drawn / TIMED_BATCHES / rounds
+
+
+def time_transforms(rounds: int = TIMED_ROUNDS) -> None:
+    """What timing transforms costs a worker."""
+    print("\nTransforms timed in a worker: its processor time, timed / plain")
+    for name, (size, steps) in make_pipelines().items():
+        found, each_ms, timed = measure_timing(size, steps, rounds)
+        about = f"{name}, {each_ms:.2f} ms per image, {timed:.0%} of batches timed"
+        print(f"  {about}: {found}  {verdict(found, TIMING_AIM)}")

@@ -67,6 +67,18 @@ class Patches:
         setattr(owner, name, stand_in)
         self._done.append((owner, name, stand_in, earlier))
 
+    def take_out(self) -> None:
+        """Put back for a while what nobody else has replaced since."""
+        for owner, name, stand_in, earlier in reversed(self._done):
+            if vars(owner).get(name) is stand_in:
+                _put_back(owner, name, earlier)
+
+    def put_in(self) -> None:
+        """Replace again what was taken out and nobody else has replaced since."""
+        for owner, name, stand_in, earlier in self._done:
+            if vars(owner).get(name, _ABSENT) is earlier:
+                setattr(owner, name, stand_in)
+
     def undo(self) -> None:
         """Put everything back, last first; what somebody else has replaced since stays theirs."""
         while self._done:
@@ -76,7 +88,11 @@ class Patches:
                 continue
             while found := [before for ended, before in _ended if ended is earlier]:
                 earlier = found[0]
-            if earlier is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, earlier)
+            _put_back(owner, name, earlier)
+
+
+def _put_back(owner: Any, name: str, earlier: Any) -> None:
+    if earlier is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, earlier)

@@ -83,13 +83,19 @@ class TimedDataset:
 
     def __getitems__(self, indices: list[Any]) -> list[_TimedSample]:
         """The samples of a batch, one by one."""
-        with find_timer().timing(self._dataset):
-            return [self[index] for index in indices]
+        timer = find_timer()
+        timer.draw_batch()
+        with timer.timing(self._dataset):
+            return [self._read_sample(index) for index in indices]
 
     def __getitem__(self, index: Any) -> _TimedSample:
+        with find_timer().timing(self._dataset):
+            return self._read_sample(index)
+
+    def _read_sample(self, index: Any) -> _TimedSample:
         collector = RegionCollector()
         start_ns = perf_counter_ns()
-        with find_timer().timing(self._dataset), marks.listening(collector):
+        with marks.listening(collector):
             sample = self._dataset[index]
         if not collector.spans:  # a data set that marks nothing: all of it is loading
             collector.spans.append(("load", start_ns, perf_counter_ns()))
@@ -121,7 +127,7 @@ class TimedCollate:
             batch = self._collate([sample for sample, _, _ in samples])
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))
-        timing.work = timer.take_work() if timed else None
+        timing.work = timer.end_batch(timing.end_ns - timing.start_ns, timed)
         timing.images = len(samples)
         timing.tensors = None if info is None else count_tensors(batch)
         return TimedBatch(batch, timing)

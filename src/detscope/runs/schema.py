@@ -7,8 +7,9 @@ Version history:
     Added since without a new version, because older readers are not misled: images, memory,
     memory_levels, memory_changes, device_events, host_events, kernel_metrics, accuracy, costs,
     rank_steps, rank_content, rank_timeline, communication, transforms, census; in loader: receive_ns,
-    tensors; in communication: phase, group, blocked_after_ns, blocked_ns; device_steps, device_spans, which
-    take the place of the columns device_ns, device_total_ns and device_self_ns (no longer written).
+    tensors; in transforms: stands_for; in communication: phase, group, blocked_after_ns, blocked_ns;
+    device_steps, device_spans, which take the place of the columns device_ns, device_total_ns and
+    device_self_ns (no longer written).
 """
 
 from __future__ import annotations
@@ -148,6 +149,7 @@ TABLES: dict[str, dict[str, str]] = {
         "calls": "Int64",
         "applied": "Int64",  # calls that gave another image than they took
         "looks": "Int64",  # of the timer; null where not sampled
+        "stands_for": "Int64",  # batches, of which this one was drawn to be timed; null: all are
     },
     # one row per census step, kind, operator and place in the code
     "census": {

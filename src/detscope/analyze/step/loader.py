@@ -9,7 +9,7 @@ import polars as pl
 from detscope.analyze.figure import Figure
 from detscope.analyze.step.columns import highest, lowest, mean, total
 from detscope.analyze.step.steps import TypicalSteps
-from detscope.analyze.step.transforms import TransformFigures, sum_region_ms, transform_figures
+from detscope.analyze.step.transforms import TransformFigures, mean_region_ms, transform_figures
 
 
 class WorkerFigures(Figure, frozen=True, kw_only=True):
@@ -115,11 +115,11 @@ def _worker_figures(
     own = batches.filter(pl.col("worker") == number)
     parts = chosen.filter(pl.col("worker") == number)
 
-    by_kind = {} if done is None else sum_region_ms(done.filter(pl.col("worker") == number))
+    by_kind = {} if done is None else mean_region_ms(done.filter(pl.col("worker") == number))
 
     def per_batch_ms(region: str) -> float:
         if by_kind:
-            return by_kind.get(region, 0.0) / own.height
+            return by_kind.get(region, 0.0)
         return total(parts.filter(pl.col("region") == region)["wall_ns"]) / 1e6 / own.height
 
     return WorkerFigures(

@@ -14,6 +14,7 @@ from detscope.analyze.step.columns import total
 _LOADING = ("worker", "loop")
 LEAST_LOOKS = 3  # of a timer, before time is given to what it saw
 _REST = "(without a name)"
+_WEIGHT = pl.col("stands_for").fill_null(1)
 
 
 class TransformFigures(Figure, frozen=True, kw_only=True):
@@ -31,10 +32,11 @@ class TransformFigures(Figure, frozen=True, kw_only=True):
     applied_per_image: float | None = None  # calls after which the image was another; None: not to be seen
     looks: int | None = None  # of the timer, that the figure rests on
     position: int | None = None  # among what is done to an image, in the order of its pipeline
+    images_timed: int | None = None  # that the figure rests on: drawn from all, so that timing costs little
 
 
 class _Sum:
-    """What rows of one name add up to."""
+    """What rows of one name add up to, over all batches that those which were timed stand for."""
 
     def __init__(self) -> None:
         self.own_ns = 0.0
@@ -47,8 +49,10 @@ class _Place:
 
     def __init__(self, where: str, rows: pl.DataFrame) -> None:
         self.where = where
-        batches = rows.filter(pl.col("kind") == "batch")
-        self.images, self.spent_ns = total(batches["images"]), total(batches["own_ns"])
+        batches = rows.filter(pl.col("kind") == "batch").with_columns(stands_for=_WEIGHT)
+        self.timed = int(total(batches["images"]))
+        self.images = total(batches["images"] * batches["stands_for"])
+        self.spent_ns = total(batches["own_ns"] * batches["stands_for"])
         self.sums: dict[tuple[str, str, str | None], _Sum] = defaultdict(_Sum)
         self.looks: dict[str | None, Counter[tuple[str, str]]] = defaultdict(Counter)
         before: Counter[tuple[int, int]] = Counter()  # a batch's parts are written in their order
@@ -59,10 +63,11 @@ class _Place:
             sums = self.sums[row["name"], row["kind"], row["inside"]]
             before[row["step"], row["worker"]] += 1
             sums.position = max(sums.position, before[row["step"], row["worker"]])
-            sums.own_ns += row["own_ns"]
-            sums.total_ns += row["total_ns"]
-            sums.calls += row["calls"]
-            sums.applied += row["applied"]
+            times = row["stands_for"] or 1
+            sums.own_ns += row["own_ns"] * times
+            sums.total_ns += row["total_ns"] * times
+            sums.calls += row["calls"] * times
+            sums.applied += row["applied"] * times
             sums.origin = sums.origin or row["origin"]
 
     def describe(self, name: str, kind: str, own_ns: float, **more: Any) -> TransformFigures:
@@ -71,6 +76,7 @@ class _Place:
             name=name,
             kind=kind,
             where=self.where,
+            images_timed=self.timed,
             ms_per_image=own_ns / 1e6 / self.images,
             share=own_ns / self.spent_ns if self.spent_ns and self.where in _LOADING else None,
             **more,
@@ -128,14 +134,16 @@ def transform_figures(rows: pl.DataFrame | None) -> tuple[TransformFigures, ...]
     return tuple(sorted(found, key=lambda one: (-one.ms_per_image, one.name)))
 
 
-def sum_region_ms(rows: pl.DataFrame) -> dict[str, float]:
-    """Milliseconds of one worker to load, decode, transform and collate; empty where none is known."""
+def mean_region_ms(rows: pl.DataFrame) -> dict[str, float]:
+    """Milliseconds per batch of a worker to load, decode, transform and collate; empty if none is known."""
     if not rows["kind"].is_in(["transform", "decode"]).any():
         return {}
     spent: Counter[str] = Counter()
     named = pl.when(pl.col("kind") == "region").then("name").otherwise("kind")
-    for name, own_ns in rows.group_by(named.alias("group")).agg(pl.col("own_ns").sum()).iter_rows():
+    sums = rows.group_by(named.alias("group")).agg((pl.col("own_ns") * _WEIGHT).sum())
+    for name, own_ns in sums.iter_rows():
         spent[name] += own_ns or 0
     whole, _ = spent.pop("batch", 0), spent.pop("dataset", 0)
     spent["load"] += max(0, whole - spent.total())
-    return {name: own_ns / 1e6 for name, own_ns in spent.items()}
+    batches = total(rows.filter(pl.col("kind") == "batch").select(_WEIGHT)["stands_for"])
+    return {name: own_ns / 1e6 / max(1, batches) for name, own_ns in spent.items()}

@@ -62,20 +62,21 @@ def make_timed_fetch(
             with timer.region("collate", "collate"):
                 return collate(data)
 
-        start_ns = perf_counter_ns()
         self.collate_fn = collate_timed
+        timer.draw_batch()
         try:
             with timer.timing(self.dataset, collate) as timed, marks.listening(collector):
+                start_ns = perf_counter_ns()
                 batch = plain(self, index)
+                end_ns = perf_counter_ns()
         finally:
             self.collate_fn = collate
-        end_ns = perf_counter_ns()
         timing = BatchTiming(-1 if info is None else info.id, os.getpid(), start_ns, end_ns)
         timing.images = len(index) if isinstance(index, (list, tuple)) else 1
         between_ns = collated_ns[0] if collated_ns else end_ns
         timing.spans = collector.spans or [("load", start_ns, between_ns)]
         timing.spans.append(("collate", between_ns, end_ns))
-        timing.work = timer.take_work() if timed else None
+        timing.work = timer.end_batch(end_ns - start_ns, timed)
         if info is not None:
             timing.tensors = count_tensors(batch)
             return FetchedBatch(batch, timing)

@@ -60,16 +60,16 @@ def make_transform_rows(step: int, timing: BatchTiming, where: str | None = None
     """What was done to one batch's images, by name; `where` it was not the loader."""
     if timing.work is None:
         return []
-    spent_ns, images = timing.end_ns - timing.start_ns, timing.images
+    parts, looks, stands_for, paid_ns = timing.work
+    spent_ns, images = timing.end_ns - timing.start_ns - paid_ns, timing.images
     where = where or ("loop" if timing.worker < 0 else "worker")
-    parts, looks = timing.work
     rows: list[Row] = [("batch", "batch", None, None, where, images, spent_ns, spent_ns, 1, 1, None)]
     rows += [(*part[:4], where, images, *part[4:], None) for part in parts]
     rows += [
         (name, "sampled", line, inside, where, images, None, None, None, None, times)
         for inside, name, line, times in looks
     ]
-    return [(step, timing.worker, *row) for row in rows]
+    return [(step, timing.worker, *row, stands_for) for row in rows]
 
 
 def make_timeline_rows(step: int, nodes: NodeTable, account: StepAccount, clock: str = "") -> list[Row]:

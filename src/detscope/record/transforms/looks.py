@@ -1,7 +1,7 @@
 """What a worker does outside of all named parts: a timer looks which function is running.
 
 Looks are close together at first, which is enough for a short run, and only while a batch is made: waking up
-costs more than looking.
+costs more than looking. Then they are as far apart as their own processor time wants it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time_ns
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ from detscope.record.code_lines import PACKAGES, locate_frame
 if TYPE_CHECKING:
     from detscope.record.transforms.timer import TimedPart
 
-PERIOD_S = 0.01  # between two looks, on average
-FIRST_PERIOD_S, FIRST_TURNS = 0.002, 300
+PERIOD_S, FIRST_PERIOD_S = 0.01, 0.002  # between two looks, on average
+FIRST_NS = 4_000_000  # of a processor's time, for the first
+AIM = 0.003  # share of a worker's time, at what the thread itself takes; who gives way to it pays too
 _RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
 _BELOW = tuple(f"{PACKAGES}{name}/" for name in ("torch", "numpy"))
 _LIBRARY = tuple({*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), "<"})
@@ -64,15 +66,18 @@ class CodeLooks:
 
     def _run_thread(self) -> None:
         chance = random.Random()  # a script's own numbers stay as they are
-        turns = 0
+        turns = spent_ns = 0
         while True:
             self._awake.wait()
-            period_s = FIRST_PERIOD_S if turns < FIRST_TURNS else PERIOD_S
+            period_s = FIRST_PERIOD_S
+            if spent_ns > FIRST_NS:
+                period_s = max(PERIOD_S, spent_ns / turns / AIM / 1e9)
             # at random: what comes at a batch's beginning is seen as often as what comes at its end
             if self._end.wait(chance.uniform(0, 2 * period_s)):
                 return
             turns += 1
             self._look_once()
+            spent_ns = thread_time_ns()
 
     def _look_once(self) -> None:
         place = self._find_place()

@@ -4,6 +4,9 @@ The data set, its lists and its transforms stay as they are: a stand-in for the 
 objects that are known, while a batch is made, and answers plainly at all other times. Putting it in place
 and back for each batch would cost more than the timing: Python forgets what it knows of a changed class. In
 a worker it stays, in the loop's own process it is put back when the recording ends.
+
+Not every batch is timed (`TimingBudget`); where few are, the stand-ins are there for those alone. What timing
+takes is clocked beside it and is nobody's time.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import get_ident
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from detscope.record.foreign import Patches
+from detscope.record.transforms.budget import TimingBudget
 from detscope.record.transforms.discovery import find_transforms, list_attributes
 from detscope.record.transforms.looks import CodeLooks, LooksInside
 
@@ -41,6 +45,9 @@ _ALSO_A_TRANSFORM = ("PIL.Image", "Image.convert")  # counts outside of transfor
 # models are made of torch's classes, and compilers look at them; our own data set is a wrapper
 _NOT_TIMED = ("torch.", "detscope.record.")
 _NESTED = 4  # lists and dicts around an image
+_NOT_LOOKED_FOR = object()  # an image
+_FEW = 8  # one batch in more than these is timed
+_MOST_PER_CALL_NS = 20_000  # that timing takes; where it took longer, the machine did something else
 
 
 class PartWork(NamedTuple):
@@ -61,6 +68,8 @@ class BatchWork(NamedTuple):
 
     parts: tuple[PartWork, ...]
     looks: LooksInside
+    stands_for: int = 1  # batches, of which this one was drawn
+    paid_ns: int = 0  # for timing, in the time of the batch and in that of no part
 
 
 class TimedPart:
@@ -101,31 +110,52 @@ class TransformTimer:
         self._pipelines: dict[int, _Pipeline] = {}
         self._patches = Patches()
         self._standing: set[tuple[str, str] | type] = set()  # classes and decoders that are stood in for
+        self._taken_out = False
+        self._paid_ns = 0  # for timing parts of this batch
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self.looks = CodeLooks(self._find_place)
+        self._budget = TimingBudget()
+        self._stands_for = 1
+        self._paid_outside_ns = 0  # for this batch, beside its parts; of a processor's time
 
     def begin_in_fork(self) -> None:
         """This is another process now: nothing was done in it, and nobody looks."""
         self.thread, self._inner_ns[:] = None, [0]
         self.open.clear()
-        self.looks = CodeLooks(self._find_place)
+        self._begin_anew()
         self.take_work()
 
     def end(self) -> None:
         """Time nothing more; everything is as it was."""
+        if self._taken_out:
+            self._patches.put_in()
         self._patches.undo()
         self.looks.stop_looking()
 
     # ---- windows
 
+    def draw_batch(self) -> None:
+        """A batch is about to be made: whether it is timed."""
+        if self.thread is None:  # else it is made for one that is
+            self._stands_for = self._budget.draw_batch()
+            self._paid_outside_ns = 0
+
     @contextmanager
     def timing(self, *holders: Any, themselves: bool = False) -> Iterator[bool]:
         """Time the transforms of these data sets or collate functions in the block, in this thread.
 
-        Whether that is done: one thread is timed at a time. `themselves`: the holders are transforms.
+        Whether that is done: one thread is timed at a time, and batches that were drawn. `themselves`: the
+        holders are transforms.
         """
-        if self.thread is not None:
+        if self.thread is not None or not (self._stands_for or themselves):
             yield self.thread == get_ident()
             return
+        entered_ns = thread_time_ns()
+        if self._taken_out:
+            self._patches.put_in()
+            self._taken_out = False
         try:
             for holder in holders:
                 self._know_pipeline(holder, themselves)
@@ -134,11 +164,27 @@ class TransformTimer:
         except Exception:  # strangers' classes that cannot be looked at: what is known of them is timed
             pass
         self.thread = get_ident()
+        self._paid_outside_ns += thread_time_ns() - entered_ns
         try:
             yield True
         finally:
             self.thread = None
             self.looks.pause_looking()
+            if self._stands_for > _FEW:
+                self._taken_out = True
+                self._patches.take_out()
+
+    def end_batch(self, spent_ns: int, timed: bool) -> BatchWork | None:
+        """A batch was made in this time; what was done, if it was timed."""
+        if not timed:
+            self._budget.add_batch(spent_ns, None)
+            return None
+        begun_ns = thread_time_ns()
+        work = self.take_work()
+        paid_ns = min(work.paid_ns, _MOST_PER_CALL_NS * sum(part.calls for part in work.parts))
+        paid_ns += self._paid_outside_ns + thread_time_ns() - begun_ns
+        self._budget.add_batch(spent_ns - work.paid_ns, paid_ns)
+        return work._replace(stands_for=self._stands_for)
 
     # ---- what is known
 
@@ -182,31 +228,21 @@ class TransformTimer:
 
     def _time_method(self, kind: Any, name: str) -> Any:
         """A stand-in for a method of a class; one that is inherited is looked for anew at every call."""
-        parts, open_parts, inner_ns = self._parts, self.open, self._inner_ns
+        parts, open_parts = self._parts, self.open
         plain: Any = vars(kind).get(name)
 
         @functools.wraps(getattr(kind, name))
         def call_timed(transform: Any, *args: Any, **kwargs: Any) -> Any:
-            call = plain.__get__(transform) if plain else getattr(super(kind, transform), name)
+            if self.thread is None:
+                if plain is not None:
+                    return plain(transform, *args, **kwargs)
+                return getattr(super(kind, transform), name)(*args, **kwargs)
+            entered_ns = perf_counter_ns()
+            call = plain.__get__(transform) if plain is not None else getattr(super(kind, transform), name)
             part = parts.get(id(transform))
             if part is None or get_ident() != self.thread or (open_parts and open_parts[-1] is part):
                 return call(*args, **kwargs)
-            before = find_image(kwargs or args)
-            open_parts.append(part)
-            inner_ns.append(0)
-            begun_ns = perf_counter_ns()
-            try:
-                result = call(*args, **kwargs)
-            finally:
-                spent_ns = perf_counter_ns() - begun_ns
-                open_parts.pop()
-                part.own_ns += spent_ns - inner_ns.pop()
-                part.total_ns += spent_ns
-                part.calls += 1
-                inner_ns[-1] += spent_ns
-            if find_image(result) is not before:
-                part.applied += 1
-            return result
+            return self._time_call(part, entered_ns, call, args, kwargs, find_image(kwargs or args))
 
         return call_timed
 
@@ -223,31 +259,63 @@ class TransformTimer:
             return not (only_outside and any(one.kind == "transform" for one in open_parts))
 
         def decode_timed(*args: Any, **kwargs: Any) -> Any:
+            if self.thread is None:
+                return plain(*args, **kwargs)
+            entered_ns = perf_counter_ns()
             if not is_counted(args):
+                self._paid_ns += perf_counter_ns() - entered_ns
                 return plain(*args, **kwargs)
-            with self._inside(part):
-                return plain(*args, **kwargs)
+            return self._time_call(part, entered_ns, plain, args, kwargs)
 
         return functools.wraps(plain)(decode_timed)
 
     # ---- time
 
+    def _time_call(
+        self,
+        part: TimedPart,
+        entered_ns: int,
+        call: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: Any = _NOT_LOOKED_FOR,
+    ) -> Any:
+        """Call something under a name; `before` is the image that it was given."""
+        self.open.append(part)
+        self._inner_ns.append(0)
+        paid_ns, result = self._paid_ns, before
+        begun_ns = perf_counter_ns()
+        try:
+            result = call(*args, **kwargs)
+            return result
+        finally:
+            ended_ns = perf_counter_ns()
+            part.applied += before is not _NOT_LOOKED_FOR and find_image(result) is not before
+            self._end_part(part, ended_ns - begun_ns, paid_ns)
+            self._paid_ns += begun_ns - entered_ns + perf_counter_ns() - ended_ns
+
     @contextmanager
     def _inside(self, part: TimedPart) -> Iterator[None]:
-        """Its own time is without its parts'."""
-        open_parts, inner_ns = self.open, self._inner_ns
-        open_parts.append(part)
-        inner_ns.append(0)
-        begun_ns = perf_counter_ns()
+        """The block is under a name."""
+        entered_ns = perf_counter_ns()
+        self.open.append(part)
+        self._inner_ns.append(0)
+        paid_ns, begun_ns = self._paid_ns, perf_counter_ns()
         try:
             yield
         finally:
-            spent_ns = perf_counter_ns() - begun_ns
-            open_parts.pop()
-            part.own_ns += spent_ns - inner_ns.pop()
-            part.total_ns += spent_ns
-            part.calls += 1
-            inner_ns[-1] += spent_ns
+            ended_ns = perf_counter_ns()
+            self._end_part(part, ended_ns - begun_ns, paid_ns)
+            self._paid_ns += begun_ns - entered_ns + perf_counter_ns() - ended_ns
+
+    def _end_part(self, part: TimedPart, taken_ns: int, paid_ns: int) -> None:
+        """Its own time is without its parts', and without what timing them took."""
+        spent_ns = taken_ns - (self._paid_ns - paid_ns)
+        self.open.pop()
+        part.own_ns += spent_ns - self._inner_ns.pop()
+        part.total_ns += spent_ns
+        part.calls += 1
+        self._inner_ns[-1] += spent_ns
 
     @contextmanager
     def calling(self, transform: Any) -> Iterator[None]:
@@ -272,7 +340,9 @@ class TransformTimer:
     def take_work(self) -> BatchWork:
         """What was done since it was asked last."""
         every = [*self._parts.values(), *self._named.values()]
-        return BatchWork(tuple(part.take_work() for part in every if part.calls), self.looks.take_looks())
+        paid_ns, self._paid_ns = self._paid_ns, 0
+        parts = tuple(part.take_work() for part in every if part.calls)
+        return BatchWork(parts, self.looks.take_looks(), paid_ns=paid_ns)
 
     def _find_place(self) -> tuple[int, TimedPart | None] | None:
         """The thread to look at and the part that runs; None where that has no parts. Asked by a thread."""
