@@ -26,7 +26,7 @@ _ASSETS = {
     "cards": ("picture.js",),
     "timeline": ("timeline.css", "timeline.js"),
 }
-UNFOLDED_ROWS = 12  # of a table that no chart has told already
+UNFOLDED_ROWS, LONG_ROWS = 12, 30  # of a table that no picture has told already; of the first of a section
 
 
 def render_page(
@@ -114,9 +114,9 @@ def _find_unfolded(sections: Sequence[Section]) -> set[str]:
     for section in sections:
         pictured, first = False, True
         for block in section.blocks:
-            pictured = pictured or isinstance(block, Chart | Pipeline)
+            pictured = pictured or isinstance(block, Chart | Pipeline | Timeline)
             if isinstance(block, Table) and block.full:
-                if not pictured and (first or len(block.rows) <= UNFOLDED_ROWS):
+                if not pictured and len(block.rows) <= (LONG_ROWS if first else UNFOLDED_ROWS):
                     found.add(block.id)
                 first = False
     return found

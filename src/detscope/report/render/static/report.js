@@ -281,6 +281,7 @@ const detscope = globalThis.detscope = (() => {
   });
   addEventListener("afterprint", () => { for (const fold of folded) fold.open = false; });
 
-  addEventListener("DOMContentLoaded", () => { follow(); locate(); });
+  // once the scripts of pictures listen, too: they run in one go with this one
+  queueMicrotask(() => { follow(); locate(); });
   return { data, make, tell, hush, onAddress, setAddress };
 })();
