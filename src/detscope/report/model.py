@@ -46,6 +46,7 @@ class Table:
     tones: Sequence[Tone] = ()  # of the rows, where a terminal has colours
     brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
     full: bool = True  # whether a page shows it
+    unfolded: bool = False  # on a page however long it is
     template: str = "table"
 
 

@@ -81,15 +81,18 @@ def _cards(data: ReportData) -> Iterator[Card]:
     infers = summary.verb == "infer"
     what = "per image" if infers and summary.batch_size == 1 else "per pass" if infers else "per step"
     if step.p50 is not None:
-        detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
-        yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
+        ends = f"95 % interval {interval(step.ci95)}" if step.ci95 is not None else "too few for an interval"
+        yield Card(f"Median {what}", with_unit(step.p50, "ms"), f"{ends}, n = {step.n}")
         yield _percentile_card(summary, 95, step.p95, what)
+    if summary.verb == "eval":
+        yield from _accuracy_cards(data)
     if summary.images_per_s is not None:
         yield Card("Speed", f"{number(summary.images_per_s)} images/s", _tell_batch(summary))
-    yield from _accuracy_cards(data)
     peak = find_peak(summary)
     if peak is not None:
         yield Card("Peak of memory", with_unit(peak.bytes, "bytes"), peak.words)
+    if summary.verb != "eval":
+        yield from _accuracy_cards(data)
     if infers and step.p50 is not None:
         yield _percentile_card(summary, 99, step.p99, what)
     if infers and summary.nms is not None:

@@ -106,7 +106,7 @@ def _make_cards(headline: Rows, peak: Rows) -> Iterator[Card]:
         if row.relative is None:
             continue
         name = f"memory, {row.row_label}" if unit else row.row_label
-        measure = "" if unit or "images" in row.row_label else " ms"
+        measure = "" if unit else " images/s" if "images" in row.row_label else " ms"
         both = f"{figure_text(row.before, unit)} to {figure_text(row.after, unit)}{measure}"
         detail = "; ".join(part for part in (both, interval_text(row), row.verdict_text) if part)
         yield Card(

@@ -56,7 +56,9 @@ def section(data: ReportData) -> Section | Absent | None:
     rows = [row for one in at_lines for row in _line_rows(one, census)]
     blocks: list[Block] = [
         Facts([Fact("on a device", f"an estimate: {ASSUMES}")]),
-        Table("findings-list", "What costs time", _COLUMNS, [_row_of(one) for one in findings]),
+        Table(
+            "findings-list", "What costs time", _COLUMNS, [_row_of(one) for one in findings], unfolded=True
+        ),
         Table("findings-lines", "Their lines, as the census saw them", _EVIDENCE, rows),
     ]
     return Section("findings", "Findings", _title(at_lines), _DEFINITION, blocks)
