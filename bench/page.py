@@ -162,7 +162,9 @@ def _generate_steps(parent: Path) -> Path:
 
 
 def _write_page(run: Path, tree: Path, page: Path) -> Path:
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    # an older tree may need packages that this one does not: they stand on PYTHONPATH
+    path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", WRITE, str(run), str(page)], check=True, env=environment)
     return page
 
@@ -182,10 +184,10 @@ def _measure_times(pages: dict[Key, Path]) -> dict[Key, OpeningTimes]:
                 opened.goto(path.as_uri())
                 while not (times := opened.evaluate(PAINT)):  # the page's policy lets nobody wait inside it
                     opened.wait_for_timeout(20)
-                found[key].paint += times
+                found[key].paint.extend(times)
                 while key != FLOOR and (drawn_ms := opened.evaluate(CHARTED)) is None:
                     opened.wait_for_timeout(20)
-                found[key].chart += [drawn_ms] if key != FLOOR else []
+                found[key].chart.extend([drawn_ms] if key != FLOOR else [])
                 context.close()
         browser.close()
     return found

@@ -39,15 +39,29 @@ def print_sections(
     while _height(pieces, console) > room and max(rows.values(), default=0) > LEAST_ROWS:
         rows[max(rows, key=lambda key: rows[key])] -= 1
         pieces = _make_pieces(chosen, console, rows)
+    cut = _shorten_pieces(pieces, room, console)
+    first = next((key for key, many in rows.items() if many), None)
+    while first is not None and rows[first] > 1 and not _has_table(pieces):  # rather one long row than none
+        rows[first] -= 1
+        pieces = _make_pieces(chosen, console, rows)
+        cut = _shorten_pieces(pieces, room, console)
+    _part_again(pieces, room - _height(pieces, console))
+    _print_pieces(pieces, console)
+    if cut or rows != wanted:
+        _print_pieces([Piece(where, 0, 0)], console)
+
+
+def _shorten_pieces(pieces: Sequence[Piece], room: int, console: Console) -> bool:
     cut = fit_pieces(pieces, room, console.width)
     if _height(pieces, console) > room:  # each sentence has one line left: some must go
         for piece in pieces:
             piece.least = 0 if piece.gives_up >= _SENTENCES else piece.least
         fit_pieces(pieces, room, console.width)
-    _part_again(pieces, room - _height(pieces, console))
-    _print_pieces(pieces, console)
-    if cut or rows != wanted:
-        _print_pieces([Piece(where, 0, 0)], console)
+    return cut
+
+
+def _has_table(pieces: Sequence[Piece]) -> bool:
+    return any(piece.whole and piece.lines for piece in pieces)
 
 
 def _part_again(pieces: Sequence[Piece], free: int) -> None:

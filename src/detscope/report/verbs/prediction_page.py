@@ -40,7 +40,9 @@ def prediction_page(found: Prediction) -> str:
     facts = Facts([*answer_facts(found), *ground_facts(found)])
     sections.append(Section("grounds", "What it rests on", "What was assumed and what is known", "", [facts]))
     made = "Made by detscope. The file needs no network and sends nothing."
-    return render_page(found.network or "network", write_heading(found), sections, [], made)
+    name = found.network or "network"
+    heading = write_heading(found).removeprefix(f"{name}: ")
+    return render_page(name, heading, sections, [], made)
 
 
 def _write_verdict(found: Prediction) -> str:

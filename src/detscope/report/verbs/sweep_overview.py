@@ -115,6 +115,13 @@ def _next_steps(summary: SweepSummary) -> Iterator[Suggestion]:
         most = ", ".join(f"{status} ({count(many)})" for status, many in kinds.most_common(3))
         title = f"look at the {count(summary.failed)} that failed"
         yield Suggestion(title, f"Most often: {most}. Their last words are in the section Failures.")
+    unstable = sum(point.unstable for group in summary.groups for point in group.points)
+    if unstable:
+        text = (
+            "A limit came before their intervals were narrow, or the steps kept changing. Raise max_seconds"
+            " in the plan, or measure on a quiet machine, into a new store."
+        )
+        yield Suggestion(f"measure {count(unstable)} points again", text)
     if summary.done:
         text = "A model of this device answers for networks, batch and image sizes that were not measured."
         yield Suggestion("predict what was not run", text, "", f"detscope fit {summary.store} --out MY.model")
