@@ -1,10 +1,12 @@
-"""The page: how large it is and when its first figures are painted, here and in an older tree.
+"""The page: how large it is, when its first words and its first chart are painted; here and in an older tree.
 
     python -m bench page [--before=FOLDER_OF_AN_OLDER_TREE] [--runs=FOLDER]
 
 Both trees make their page of the same four runs; a browser without a window opens them in turn. `--runs`
-keeps the runs, so that a second call need not record them again. Sizes are those of the file; first paint is
-the browser's own `first-contentful-paint`, the median of several openings.
+keeps the runs, so that a second call need not record them again. Sizes are those of the file; first paint
+is the browser's own `first-contentful-paint`, the first chart is there when the frame that shows a part of
+one is through; both are medians of several openings. What no page can be faster than, a page of one word,
+is opened among them: where most of a paint is the browser's, the ratio without it says what the page costs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +36,32 @@ MANY_MODULES = "efficientdet_d0 --weights none --batch-size 2 --image-size 128 -
 WRITE = "import sys; from pathlib import Path; from detscope.report.files import write_report; "
 WRITE += "write_report(sys.argv[1], target=Path(sys.argv[2]))"
 PAINT = "performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)"
+FLOOR = ("a page of one word", "floor")
+# a bar, a line, a block of a tree, or what the older pages' library drew; looked for before every frame, and
+# timed after the one that has it
+CHART = """(() => {
+  const parts = ".track i, svg.lines path, .tree i, .js-plotly-plot .main-svg path";
+  const look = () => requestAnimationFrame(document.querySelector(parts) ? () => setTimeout(() => {
+    globalThis.chartDrawn = performance.now();
+  }) : look);
+  look();
+})();"""
+CHARTED = "globalThis.chartDrawn ?? null"
+
+
+Key = tuple[str, str]  # run, tree
+
+
+@dataclass(frozen=True)
+class OpeningTimes:
+    """Of every opening of a page, ms after it was asked for."""
+
+    paint: list[float]
+    chart: list[float]
 
 
 def main() -> None:
-    """Sizes and first paints, and their ratio where there is an older tree."""
+    """Sizes, first paints and first charts, and their ratios where there is an older tree."""
     before = _option("--before")
     if find_browser() is None:
         print("page: no Chromium on this machine, nothing was measured")
@@ -50,16 +75,31 @@ def main() -> None:
             for number, (name, run) in enumerate(runs.items())
             for tree in trees
         }
-        paints = _measure_paints(pages)
-        print(f"\n{'run':28}{'tree':8}{'MB':>8}{'first paint ms':>16}{'ratio':>8}")
-        for name in runs:
-            for tree in trees:
-                page, ms = pages[name, tree], statistics.median(paints[name, tree])
-                ratio = ms / statistics.median(paints[name, "before"]) if "before" in trees else None
-                told = f"{ratio:8.2f}" if ratio is not None and tree == "here" else ""
-                size = page.stat().st_size
-                large = "  too large" if tree == "here" and size > LIMIT_BYTES.get(name, 1_000_000) else ""
-                print(f"{name:28}{tree:8}{size / 1e6:8.2f}{ms:16.0f}{told}{large}")
+        floor = Path(scratch) / "floor.html"
+        floor.write_text("<!doctype html><title>one word</title><p>word")
+        _print_times(pages, _measure_times({**pages, FLOOR: floor}))
+
+
+def _print_times(pages: dict[Key, Path], times: dict[Key, OpeningTimes]) -> None:
+    """A line per page, ratios beside those of this tree; then the floor."""
+    floor_ms = statistics.median(times[FLOOR].paint)
+    heads = f"{'MB':>7}{'paint ms':>10}{'ratio':>7}{'above floor':>13}{'chart ms':>10}{'ratio':>7}"
+    print(f"\n{'run':18}{'tree':8}{heads}")
+    for (name, tree), page in pages.items():
+        size, own, old = page.stat().st_size, times[name, tree], times.get((name, "before"))
+        paint_ms, chart_ms = statistics.median(own.paint), statistics.median(own.chart)
+        cells = ["", "", ""]
+        if old is not None and tree == "here":
+            old_ms = statistics.median(old.paint)
+            cells = [f"{ratio:.2f}" for ratio in (
+                paint_ms / old_ms,
+                max(0.0, paint_ms - floor_ms) / max(1.0, old_ms - floor_ms),
+                chart_ms / statistics.median(old.chart),
+            )]  # fmt: skip
+        large = "  too large" if tree == "here" and size > LIMIT_BYTES.get(name, 1_000_000) else ""
+        figures = f"{size / 1e6:7.2f}{paint_ms:10.0f}{cells[0]:>7}{cells[1]:>13}{chart_ms:10.0f}{cells[2]:>7}"
+        print(f"{name:18}{tree:8}{figures}{large}")
+    print(f"{FLOOR[0]:26}{'':7}{floor_ms:10.0f}")
 
 
 def _option(name: str) -> str | None:
@@ -122,26 +162,32 @@ def _generate_steps(parent: Path) -> Path:
 
 
 def _write_page(run: Path, tree: Path, page: Path) -> Path:
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    # an older tree may need packages that this one does not: they stand on PYTHONPATH
+    path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", WRITE, str(run), str(page)], check=True, env=environment)
     return page
 
 
-def _measure_paints(pages: dict[tuple[str, str], Path]) -> dict[tuple[str, str], list[float]]:
+def _measure_times(pages: dict[Key, Path]) -> dict[Key, OpeningTimes]:
     """Each page in a browser context of its own, in turn, so that all trees meet the same machine."""
     from playwright.sync_api import sync_playwright
 
-    found: dict[tuple[str, str], list[float]] = {key: [] for key in pages}
+    found = {key: OpeningTimes([], []) for key in pages}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(find_browser()), args=["--no-sandbox"])
         for _ in range(ROUNDS):
             for key, path in pages.items():
                 context = browser.new_context(viewport={"width": 1280, "height": 800})
+                context.add_init_script(CHART)
                 opened = context.new_page()
                 opened.goto(path.as_uri())
                 while not (times := opened.evaluate(PAINT)):  # the page's policy lets nobody wait inside it
                     opened.wait_for_timeout(20)
-                found[key] += times
+                found[key].paint.extend(times)
+                while key != FLOOR and (drawn_ms := opened.evaluate(CHARTED)) is None:
+                    opened.wait_for_timeout(20)
+                found[key].chart.extend([drawn_ms] if key != FLOOR else [])
                 context.close()
         browser.close()
     return found

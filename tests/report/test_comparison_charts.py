@@ -9,7 +9,7 @@ import pytest
 from compared_runs import make_run
 from detscope.analyze.compare.runs import ComparisonResult, compare_runs
 from detscope.report.colours import BLUE, GREY, RED
-from detscope.report.model import Chart, Series, Tree
+from detscope.report.model import Chart, Tree
 from detscope.report.verbs.comparison import comparison_page, comparison_sections
 
 
@@ -28,17 +28,19 @@ def test_every_interval_is_drawn_where_the_table_has_it(result: ComparisonResult
     chart = charts_of(result)["forest-1"]
     one = result.comparisons[0]
     assert not isinstance(chart.content, Tree)
-    lines: dict[str, Series] = {series.name: series for series in chart.content if series.look == "lines"}
+    (points,) = chart.content
+    places = {str(name): index for index, name in enumerate(points.y)}
     stages = [(f"stage {row.name}", row) for row in one.stages]
     for name, row in (("step p50", one.step), *stages):
-        assert row.relative_ci95 is not None
-        assert list(lines[name].x) == [100 * min(end, 2.0) for end in row.relative_ci95]
-    assert lines["module roi_heads.box_head"].colour == RED
-    assert lines["stage rpn"].colour == lines["module rpn"].colour == BLUE
-    assert lines["stage backbone"].colour == GREY
-    points = chart.content[-1]
-    assert list(points.texts) == list(lines)  # in the same order
-    assert chart.marks[0].at == 0.0
+        assert row.relative_ci95 is not None and row.relative is not None
+        change, at = float(points.x[places[name]]), places[name]
+        assert change == 100 * row.relative
+        drawn = [change - points.error_down[at], change + points.error_up[at]]
+        assert drawn == pytest.approx([100 * min(end, 2.0) for end in row.relative_ci95])
+    colours = {name: points.colour[at] for name, at in places.items()}
+    assert colours["module roi_heads.box_head"] == RED
+    assert colours["stage rpn"] == colours["module rpn"] == BLUE
+    assert colours["stage backbone"] == GREY
 
 
 def test_the_flame_chart_holds_every_module_under_its_parent(result: ComparisonResult) -> None:

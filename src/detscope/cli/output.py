@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 
-SCREEN_LINES = 24
+SCREEN_LINES = 22  # of 25: a line of progress, a note and the prompt are on the same screen
 _PIPE_BYTES = 4096
 
 
@@ -48,7 +48,10 @@ def table_console(*, to_stderr: bool = False) -> Console:
 
 
 def show_sections(
-    sections: Sequence[Section | Absent], *, more: str = "--json prints every row", to_stderr: bool = False
+    sections: Sequence[Section | Absent],
+    *,
+    more: str = "the same command with | less, or --json, has every row",
+    to_stderr: bool = False,
 ) -> None:
     """Print what sections tell in brief, on one screen of a terminal; `more` names the rest."""
     from detscope.report.render.terminal import print_sections

@@ -31,6 +31,12 @@ def is_number(value: str | float | None) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def as_sentence(text: str) -> str:
+    """With a capital, unless it begins with a name of the code such as `roi_heads`."""
+    first = text.partition(" ")[0]
+    return text if any(mark in first.rstrip(".:,;") for mark in "_.:()") else text[:1].upper() + text[1:]
+
+
 def number(value: float | str | None, digits: int | None = None) -> str:
     """A figure with as many digits as help; the reason, where there is a text instead of a figure."""
     if not is_number(value):
@@ -48,7 +54,8 @@ def with_unit(value: float | str | None, unit: str) -> str:
     if unit == "bytes":
         size, unit = next(pair for pair in _BYTES if abs(value) >= pair[0] or pair[0] == 1)
         value = value / size
-    return f"{number(value)} {unit}".rstrip()
+    exact = unit in ("bytes", "cores") and float(value).is_integer()  # there is no half of one
+    return f"{number(value, 0 if exact else None)} {unit}".rstrip()
 
 
 def percent(value: float | str | None) -> str:

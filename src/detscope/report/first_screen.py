@@ -16,7 +16,16 @@ from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
 from detscope.report.blocks.suggestions import OrderedSuggestion, list_suggestions
 from detscope.report.clock_blocks import IDLE_CAUSES
-from detscope.report.figures import ABSENT, CANNOT_TELL, count, interval, number, percent, with_unit
+from detscope.report.figures import (
+    ABSENT,
+    CANNOT_TELL,
+    as_sentence,
+    count,
+    interval,
+    number,
+    percent,
+    with_unit,
+)
 from detscope.report.model import Section, Tone
 from detscope.report.sections.files import next_command, path_from_here
 from detscope.report.sections.modules import top_modules
@@ -36,6 +45,15 @@ class HeadlineFigure:
     label: str  # p50, p95, speed, peak, ...
     value: str  # with its unit
     detail: str = ""  # its interval, or what is missing
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The highest memory of a run, and whose it is."""
+
+    bytes: float
+    of: str  # allocated, a pass, process
+    words: str  # the same where there is room
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ def make_first_screen(data: ReportData, sections: Sequence[Section] = ()) -> Fir
         setting=_tell_setting(data),
         steps=_count_steps(data),
         status=f"{status}: {summary.reason}" if status and summary.reason else status,
-        verdict=said[:1].upper() + said[1:],
+        verdict=as_sentence(said),
         measured=_name_measured(summary),
         figures=tuple(_headline_figures(summary)),
         bar=_make_bar(summary),
@@ -181,7 +199,9 @@ def _headline_figures(summary: RunSummary) -> Iterator[HeadlineFigure]:
         if summary.ranks is not None and summary.ranks.rows[0].images_per_s is not None:
             detail = f"({number(summary.ranks.rows[0].images_per_s)} of rank 0)"
         yield HeadlineFigure("speed", f"{number(summary.images_per_s)} images/s", detail)
-    yield from _peak_figure(summary)
+    peak = find_peak(summary)
+    if peak is not None:
+        yield HeadlineFigure("peak", with_unit(peak.bytes, "bytes"), peak.of)
     if summary.clocks.clock == "device" and summary.clocks.device_step_ms is not None:
         yield HeadlineFigure("device step", with_unit(summary.clocks.device_step_ms, "ms"))
     use = summary.device_use
@@ -192,16 +212,18 @@ def _headline_figures(summary: RunSummary) -> Iterator[HeadlineFigure]:
         yield HeadlineFigure("device busy", f"{least}{percent(summary.clocks.busy_share)}")
 
 
-def _peak_figure(summary: RunSummary) -> Iterator[HeadlineFigure]:
+def find_peak(summary: RunSummary) -> PeakMemory | None:
     """Of allocated memory where it was recorded; else of the process, which is another figure and said so."""
     if summary.memory is not None and summary.memory.peak_bytes is not None:
-        yield HeadlineFigure("peak", with_unit(summary.memory.peak_bytes, "bytes"), "allocated")
-    elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
-        yield HeadlineFigure("peak", with_unit(summary.pass_memory.peak_bytes, "bytes"), "a pass")
-    else:
-        process = [row for row in summary.telemetry if (row.source, row.metric) == ("process", "rss_bytes")]
-        if process and process[0].max is not None:
-            yield HeadlineFigure("peak", with_unit(process[0].max, "bytes"), "process")
+        return PeakMemory(summary.memory.peak_bytes, "allocated", "of allocated tensors")
+    if summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
+        return PeakMemory(
+            summary.pass_memory.peak_bytes, "a pass", "of a pass, above what was there before it"
+        )
+    process = [row for row in summary.telemetry if (row.source, row.metric) == ("process", "rss_bytes")]
+    if process and process[0].max is not None:
+        return PeakMemory(process[0].max, "process", "of the process")
+    return None
 
 
 def _make_bar(summary: RunSummary) -> tuple[ShareOfStep, ...]:

@@ -19,6 +19,7 @@ Kind = Literal["text", "code", "ms", "share", "change", "count", "bytes", "numbe
 Tone = Literal["", "good", "warn", "bad", "strong"]
 Value = str | float | int | None
 BRIEF_ROWS = 10
+CARDS_IN_A_ROW = 5
 SEARCHED_ROWS = 12  # from which on a table can be searched
 
 
@@ -45,6 +46,7 @@ class Table:
     tones: Sequence[Tone] = ()  # of the rows, where a terminal has colours
     brief_rows: int = 0  # how many a terminal shows; of 0 it shows nothing
     full: bool = True  # whether a page shows it
+    unfolded: bool = False  # on a page however long it is
     template: str = "table"
 
 
@@ -64,6 +66,7 @@ class Fact:
     label: str
     text: str
     tone: Tone = ""
+    stays: bool = False  # where a terminal has no room for all: a verdict, a gate, what to type next
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,12 @@ class Cards:
     brief: bool = False
     template: str = "cards"
 
+    @property
+    def columns(self) -> int:
+        """In one row, or in rows as even as can be: at seven four and three, never six and one."""
+        rows = -(-len(self.cards) // CARDS_IN_A_ROW) or 1
+        return -(-len(self.cards) // rows)
+
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -197,6 +206,7 @@ class Suggestion:
     evidence: str
     gain: str = ""
     command: str = ""
+    place: str = ""  # a line of code, as it stands there
 
 
 @dataclass(frozen=True)
@@ -204,6 +214,7 @@ class Findings:
     """What to change, largest first."""
 
     findings: Sequence[Suggestion]
+    brief: bool = True  # whether a terminal shows them
     template: str = "findings"
 
 

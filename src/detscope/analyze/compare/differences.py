@@ -22,6 +22,8 @@ _ORDER = (
 _SCRIPT = ("command", "name")  # of what run.json says about a script; the rest are figures
 SettingValue = str | int | float | bool | None
 
+WITHOUT_MODULES = ("bare", "phases")  # levels that hear no module
+
 
 class SettingChange(Figure, frozen=True, kw_only=True):
     """A setting or fact that differs between two runs."""
@@ -87,6 +89,8 @@ def list_notes(base: Run, other: Run, alike: bool) -> list[str]:
     levels = [run.info.get("level") for run in (base, other)]
     if levels[0] != levels[1]:
         notes.append(f"levels differ ({levels[0]}, {levels[1]}): so does what recording itself costs")
+        if any(level in WITHOUT_MODULES for level in levels):
+            notes.append("stages and modules are not compared: one of the runs did not record any")
     if not alike:
         notes.append("the runs fed different images or orders: steps are compared unpaired")
     notes += [f"{run.folder.name} is {run.status}" for run in (base, other) if run.status != "ok"]

@@ -22,7 +22,12 @@ from detscope.analyze.compare.change import (
     compare_samples,
     name_change,
 )
-from detscope.analyze.compare.differences import SettingChange, find_differences, list_notes
+from detscope.analyze.compare.differences import (
+    WITHOUT_MODULES,
+    SettingChange,
+    find_differences,
+    list_notes,
+)
 from detscope.analyze.compare.figures import RunFigures, Samples, read_figures
 from detscope.analyze.compare.gate import GateResult
 from detscope.analyze.compare.series import match_modules, same_content
@@ -214,11 +219,12 @@ def compare_sides(before: Side, after: Side, known: MachineVariation, risk: floa
     p95, speed = _compare_p95(sides), _compare_speed(sides)
     beside = [row for row in (p95, speed) if row is not None]
     phases = sides.compare_named("phase", lambda one: one.phases)
-    stages = sides.compare_named("stage", lambda one: one.stages)
+    inside = all(one.run.info.get("level") not in WITHOUT_MODULES for one in (base, other))
+    stages = sides.compare_named("stage", lambda one: one.stages) if inside else []
     operators = sides.compare_named("operator", lambda one: one.operators)
     kernels = sides.compare_named("kernel", lambda one: one.kernels)
     device = sides.compare_named("device", lambda one: one.device, ("more", "less"))
-    modules, memory = _compare_modules(sides), _compare_memory(sides)
+    modules, memory = _compare_modules(sides) if inside else [], _compare_memory(sides)
     family = JudgedTables.of_tables(beside, phases, stages, modules, operators, kernels, device, memory)
     beside = family.correct_rows(beside)
     modules = sorted(family.correct_rows(modules), key=_rank_row)
@@ -319,7 +325,9 @@ def _compare_modules(sides: _Sides) -> list[ModuleChange]:
         fields = msgspec.structs.asdict(change)
         if old is None or new is None:
             fields |= {"verdict": "new" if old is None else "gone", "why": None}
-        rows.append(ModuleChange(path=new or old or "", was=old if old != new else None, **fields))
+        rows.append(
+            ModuleChange(path=new or old or "", was=old if new is not None and old != new else None, **fields)
+        )
     return rows
 
 

@@ -101,6 +101,7 @@ class DrawnStep:
     lanes: Sequence[TimelineLane]
     arrows: Sequence[WaitArrow] = ()
     memory: MemoryCurve | None = None
+    memory_why: str = ""  # why there is none
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,17 @@ def read_memory_curve(run: Run, step: int | None, window: TimelineWindow) -> Mem
     return _curve_of_blocks(run, blocks, step) if blocks.height else _curve_of_changes(run, window)
 
 
+def tell_no_memory(run: Run) -> str:
+    """Why a step has no curve: the life of a block is followed in steps of their own, or nowhere."""
+    steps = run.table("memory", ("step",)).drop_nulls()["step"].unique().sort().to_list()
+    if steps:
+        named = f"step {steps[-1]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        return f"its blocks were followed in {named} alone, because that makes a step longer"
+    if run.info.get("verb") == "import":
+        return "the file has no record of allocations"
+    return "--memory follows its blocks, in steps of their own"
+
+
 def _curve_of_blocks(run: Run, blocks: pl.DataFrame, step: int | None) -> MemoryCurve | None:
     if step is None or not (blocks["step"] == step).any():
         return None

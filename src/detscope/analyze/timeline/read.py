@@ -24,7 +24,8 @@ from detscope.analyze.timeline.host import (
     read_host_lanes,
     read_loader_lanes,
 )
-from detscope.analyze.timeline.memory import read_memory_curve
+from detscope.analyze.timeline.lines import read_lines
+from detscope.analyze.timeline.memory import read_memory_curve, tell_no_memory
 from detscope.analyze.timeline.steps import ChosenStep, choose_steps
 from detscope.runs.reader import Run
 
@@ -70,6 +71,7 @@ def _draw_step(
         on_device, arrows = read_device_lanes(lines, window, known, len(lanes))
         lanes += on_device
     lanes += [*read_collectives(run, window, known), *read_loader_lanes(run, window, known)]
+    memory = read_memory_curve(run, step, host_window)
     return DrawnStep(
         step,
         chosen.title,
@@ -78,23 +80,25 @@ def _draw_step(
         max(window.end_ns - window.start_ns, drawn_ns),
         lanes,
         arrows,
-        read_memory_curve(run, step, host_window),
+        memory,
+        "" if memory is not None else tell_no_memory(run),
     )
 
 
 def _describe_names(run: Run, known: SpanNames, modules: Mapping[str, ModuleFigures]) -> list[TimelineName]:
-    """Names with what the other tables know of them: type, stage, shapes, the figures of the table."""
+    """Names with what the other tables know of them: type, stage, shapes, lines, the figures of the table."""
     nodes = {
         row["path"] or row["type"]: row
         for row in run.table("nodes").filter(pl.col("kind").is_in(_NODES)).to_dicts()
     }
-    outputs, inputs = _find_outputs(run), _find_operands(run)
+    outputs, inputs, lines = _find_outputs(run), _find_operands(run), read_lines(run)
     found = []
     for text, kind, told in known.names:
         about = read_told(told)
         node = nodes.get(text) if kind == "module" else None
         if node is not None:
             about += [(word, str(node[word])) for word in ("type", "stage", "parameters") if node[word]]
+            about += lines.tell_module(node["path"], node["type"] or "")
             if node["path"] in outputs:
                 about.append(("largest output", outputs[node["path"]]))
             figures = modules.get(node["path"])
@@ -104,8 +108,9 @@ def _describe_names(run: Run, known: SpanNames, modules: Mapping[str, ModuleFigu
                     for direction, ms in (("forward", figures.forward_ms), ("backward", figures.backward_ms))
                     if ms
                 ]
-        elif kind == "operator" and text in inputs:
-            about.append(("shapes", inputs[text]))
+        elif kind == "operator":
+            about += [("shapes", inputs[text])] if text in inputs else []
+            about += [("called at", lines.operators[text])] if text in lines.operators else []
         found.append(TimelineName(text, kind, about))
     return found
 

@@ -16,6 +16,7 @@ from detscope.cli.output import (
     show_sections,
     stdout_kept_clean,
 )
+from detscope.errors import UsageError
 
 
 def predict(
@@ -57,6 +58,9 @@ def predict(
             "--picture", metavar="FILE", help="Draw it: latency, memory, what fits; .png, .svg or -."
         ),
     ] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write an offline HTML page; -: print it.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Latency and memory with 90 % intervals, what fits and which batch is best; no step is run.
@@ -67,6 +71,8 @@ def predict(
     from detscope.sessions.predict.prediction import PredictRequest, find_named_run, run_predict
 
     check_picture(picture, as_json=json)
+    if html == "-" and (json or is_stdout(picture)):
+        raise UsageError("--html - and another output both want standard output", "give --html a file")
     asked = PredictRequest(network, device_model, batch_sizes, memory_limit, image_size, stage, optimizer)
     run = find_named_run(network)
     with stdout_kept_clean(json):
@@ -85,9 +91,15 @@ def predict(
         with output_path(picture, ".png") as path:
             draw_prediction(found, path)
         found = msgspec.structs.replace(found, picture=str(picture))
+    if html is not None:
+        from detscope.report.verbs.prediction_page import prediction_page
+        from detscope.runs.atomic import write_text
+
+        with output_path(Path(html), ".html") as path:
+            write_text(path, prediction_page(found))
     if json:
         print_json(found)
         return
     from detscope.report.verbs.prediction import prediction_sections
 
-    show_sections(prediction_sections(found), to_stderr=is_stdout(picture))
+    show_sections(prediction_sections(found), to_stderr=is_stdout(picture) or html == "-")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from detscope.cli.output import JsonFlag, present, print_json, read_finished
+from detscope.cli.output import JsonFlag, present, print_json, read_finished, show_sections
 from detscope.errors import InputError
 
 
@@ -35,9 +35,15 @@ def import_(
     found = [read_finished(run) for run in imported.runs]
     if json:
         print_json(found[0].summary if len(found) == 1 else [data.summary for data in found])
+    elif len(found) == 1:
+        present(found[0], as_json=False)
     else:
-        for data in found:
-            present(data, as_json=False)
+        from detscope.analyze.run_list import list_runs
+        from detscope.report.verbs.run_list import run_list_sections
+
+        names = {run.name for run in imported.runs}
+        made = [entry for entry in list_runs(out) if entry.name in names]
+        show_sections(run_list_sections(made), more=f"detscope runs {out} has all of them")
     if imported.failures:
         first = imported.failures[0]
         raise InputError(

@@ -40,7 +40,10 @@ def telemetry_chart(data: ReportData) -> Chart | None:
     if not lines:
         return None
     right = Axis("% of the device's time", lowest=0, highest=102) if shares.height else None
-    axes = Axis("s"), Axis("cores busy", lowest=0, highest=float(cores) if cores else None)
+    axes = (
+        Axis("seconds from the first sample"),
+        Axis("cores busy", lowest=0, highest=float(cores) if cores else None),
+    )
     return Chart("cpu-use", "Cores busy over time", lines, *axes, right)
 
 

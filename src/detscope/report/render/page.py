@@ -26,7 +26,7 @@ _ASSETS = {
     "cards": ("picture.js",),
     "timeline": ("timeline.css", "timeline.js"),
 }
-UNFOLDED_ROWS = 12  # of a table that no chart has told already
+UNFOLDED_ROWS = 12  # of a table that no picture has told already
 
 
 def render_page(
@@ -112,13 +112,13 @@ def _find_unfolded(sections: Sequence[Section]) -> set[str]:
     """Tables that are open at first: what a picture above has told already stays folded."""
     found = set()
     for section in sections:
-        pictured, first = False, True
+        pictured = False
         for block in section.blocks:
-            pictured = pictured or isinstance(block, Chart | Pipeline)
-            if isinstance(block, Table) and block.full:
-                if not pictured and (first or len(block.rows) <= UNFOLDED_ROWS):
-                    found.add(block.id)
-                first = False
+            pictured = pictured or isinstance(block, Chart | Pipeline | Timeline)
+            if not isinstance(block, Table) or not block.full:
+                continue
+            if block.unfolded or (not pictured and len(block.rows) <= UNFOLDED_ROWS):
+                found.add(block.id)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -12,7 +11,8 @@ from rich.text import Text
 from detscope.report.colours import GREY, PALETTE, PHASE_COLOURS
 from detscope.report.figures import number, percent, plain
 from detscope.report.first_screen import CostlyParts, FirstScreen, HeadlineFigure, ShareOfStep
-from detscope.report.render.terminal import Lines, labelled, labelled_command, print_line
+from detscope.report.render.fitting import Lines, Piece, blank_piece, fit_pieces
+from detscope.report.render.terminal import labelled, labelled_command, print_line
 from detscope.report.render.terminal_table import STYLES
 from detscope.report.render.wrapping import pad_cells, shorten_middle, wrap_text
 
@@ -27,53 +27,14 @@ _ASCII_FILLS = {"data": "d", "transfer": "t", "forward": "f", "backward": "B", "
 _OTHER_ASCII = "#-=+.:"
 
 
-@dataclass
-class _Piece:
-    """Lines that belong together, and how many of them must stay."""
-
-    lines: Lines
-    least: int
-    gives_up: int  # the higher, the earlier it is shortened
-    goes_on: bool = False  # sentences: where their end is left out, one sees it
-    whole: bool = False  # a command: half of it is worse than none
-
-
 def print_first_screen(screen: FirstScreen, console: Console, most_lines: int = MOST_LINES) -> None:
     """Print a run's first screen; what does not fit is in its sections, which are named at the end."""
     writer = _ScreenWriter(console.width, console.options.ascii_only)
-    for line in _fit_pieces(writer.make_pieces(screen), most_lines, console.width):
-        print_line(console, line)
-
-
-def _blank() -> _Piece:
-    return _Piece([Text()], 0, 9)
-
-
-def _fit_pieces(pieces: Sequence[_Piece], most_lines: int, width: int) -> Lines:
-    """All lines; where they are too many, the least important piece loses its last one, again and again."""
-    while sum(_height_of(piece.lines, width) for piece in pieces) > most_lines:
-        longer = [piece for piece in pieces if len(piece.lines) > piece.least]
-        if not longer:
-            break
-        chosen = max(longer, key=lambda piece: (piece.gives_up, len(piece.lines)))
-        del chosen.lines[0 if chosen.whole else -1 :]
-        if chosen.lines and chosen.goes_on:
-            chosen.lines[-1] = _mark_cut(chosen.lines[-1], width)
-    return [line for piece in pieces for line in piece.lines]
-
-
-def _height_of(lines: Lines, width: int) -> int:
-    """Rows of a terminal: what nobody may break, such as a long path in a command, takes several."""
-    return sum(max(1, -(-line.cell_len // width)) for line in lines)
-
-
-def _mark_cut(line: Text, width: int) -> Text:
-    """A sentence whose end is left out shows it."""
-    text = line.plain.removesuffix(" …")
-    while cell_len(text) > width - 2:
-        text = text.rpartition(" ")[0]
-    cut = line[: len(text)]
-    return cut.append(" …")
+    pieces = writer.make_pieces(screen)
+    fit_pieces(pieces, most_lines, console.width)
+    for piece in pieces:
+        for line in piece.lines:
+            print_line(console, line)
 
 
 class _ScreenWriter:
@@ -82,36 +43,36 @@ class _ScreenWriter:
     def __init__(self, width: int, ascii_only: bool) -> None:
         self._width, self._ascii_only = width, ascii_only
 
-    def make_pieces(self, screen: FirstScreen) -> list[_Piece]:
+    def make_pieces(self, screen: FirstScreen) -> list[Piece]:
         """Everything in its order; what gives up first has the highest number."""
         say, width, advice = self._say, self._width, screen.advice
         verdict = [Text(line, style="bold") for line in wrap_text(plain(screen.verdict), width)]
         pieces = [
-            _Piece([Text(shorten_middle(plain(screen.ran), width), style="bold")], 1, 0),
-            _Piece(say("on", screen.setting), 1, 6, goes_on=True),
-            _Piece(
+            Piece([Text(shorten_middle(plain(screen.ran), width), style="bold")], 1, 0),
+            Piece(say("on", screen.setting), 1, 6, goes_on=True),
+            Piece(
                 say("passes" if screen.measured in ("image", "pass") else "steps", screen.steps),
                 1,
                 6,
                 goes_on=True,
             ),
-            _Piece(say("status", screen.status, "bold red"), 1, 4, goes_on=True),
-            _blank(),
-            _Piece(verdict, 2, 3, goes_on=True),
-            _blank(),
-            _Piece(self._figure_lines(screen.figures, screen.measured), 1, 2),
-            _Piece(self._bar_lines(screen.bar), 2, 5),
-            *(_Piece(self._costly_lines(parts), 1, 4) for parts in screen.costly),
-            _Piece(self._advice_lines(screen), 1, 6, goes_on=True),
-            _Piece(say("", advice.place if advice else ""), 1, 5, goes_on=True),
-            _Piece(say("", advice.how if advice else ""), 1, 6, goes_on=True),
-            _Piece(self._command_lines("", advice.command if advice else ""), 0, 3, whole=True),
-            _Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 6, goes_on=True),
-            _Piece(self._note_lines(screen.notes), 0, 8, goes_on=True),
-            _blank(),
-            _Piece(self._file_lines(screen), 1, 6, goes_on=True),
-            _Piece(self._command_lines("next", screen.next_command), 0, 7, whole=True),
-            _Piece(self._section_lines(screen), 1, 1),
+            Piece(say("status", screen.status, "bold red"), 1, 4, goes_on=True),
+            blank_piece(),
+            Piece(verdict, 2, 3, goes_on=True),
+            blank_piece(),
+            Piece(self._figure_lines(screen.figures, screen.measured), 1, 2),
+            Piece(self._bar_lines(screen.bar), 2, 5),
+            *(Piece(self._costly_lines(parts), 1, 4) for parts in screen.costly),
+            Piece(self._advice_lines(screen), 1, 6, goes_on=True),
+            Piece(say("", advice.place if advice else ""), 1, 5, goes_on=True),
+            Piece(say("", advice.how if advice else ""), 1, 6, goes_on=True),
+            Piece(self._command_lines("", advice.command if advice else ""), 0, 3, whole=True),
+            Piece(say("trust", screen.trust, STYLES[screen.trust_tone]), 1, 6, goes_on=True),
+            Piece(self._note_lines(screen.notes), 0, 8, goes_on=True),
+            blank_piece(),
+            Piece(self._file_lines(screen), 1, 6, goes_on=True),
+            Piece(self._command_lines("next", screen.next_command), 0, 7, whole=True),
+            Piece(self._section_lines(screen), 1, 1),
         ]
         return [piece for piece in pieces if piece.lines]
 

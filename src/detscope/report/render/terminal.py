@@ -9,12 +9,13 @@ from rich.text import Text
 
 from detscope.report.figures import plain
 from detscope.report.model import Absent, Block, Cards, Fact, Facts, Findings, Notes, Section, Table
+from detscope.report.render.fitting import BLANK, Lines, Piece, blank_piece, fit_pieces, height_of
 from detscope.report.render.terminal_table import STYLES, table_lines, table_title
 from detscope.report.render.wrapping import pad_cells, wrap_command, wrap_text
 
 LABEL_CELLS = 12
 LEAST_ROWS = 3  # of a table that is shortened to fit a screen
-Lines = list[Text]
+_TITLE, _TABLE, _SENTENCES = 1, 2, 5  # how early they are shortened; an empty line before all of them
 
 
 def print_sections(
@@ -22,21 +23,63 @@ def print_sections(
 ) -> None:
     """Print the brief form of every section that has one, with an empty line around tables.
 
-    With `most_lines` tables lose rows until all fits; `more` says where these are.
+    With `most_lines` tables lose rows, sentences their end and later tables their place until all fits;
+    `more` says where the rest is.
     """
     chosen = [section for section in sections if isinstance(section, Section)]
     tables = [block for section in chosen for block in section.blocks if isinstance(block, Table)]
     wanted = {id(table): min(table.brief_rows, len(table.rows)) for table in tables}
-    rows = wanted if most_lines is None else {key: min(most_lines, count) for key, count in wanted.items()}
-    lines = _brief_lines(chosen, console, rows)
-    room = len(lines) if most_lines is None else most_lines - (1 if more else 0)
-    while len(lines) > room and max(rows.values(), default=0) > LEAST_ROWS:
+    if most_lines is None:
+        _print_pieces(_make_pieces(chosen, console, wanted), console)
+        return
+    where = _labelled_lines("more", wrap_text(more, console.width - LABEL_CELLS - 1)) if more else []
+    room = most_lines - len(where)
+    rows = {key: min(most_lines, many) for key, many in wanted.items()}
+    pieces = _make_pieces(chosen, console, rows)
+    while _height(pieces, console) > room and max(rows.values(), default=0) > LEAST_ROWS:
         rows[max(rows, key=lambda key: rows[key])] -= 1
-        lines = _brief_lines(chosen, console, rows)
-    if rows != wanted and more:
-        lines += _labelled_lines("more", [more])
-    for line in lines:
-        print_line(console, line)
+        pieces = _make_pieces(chosen, console, rows)
+    cut = _shorten_pieces(pieces, room, console)
+    first = next((key for key, many in rows.items() if many), None)
+    while first is not None and rows[first] > 1 and not _has_table(pieces):  # rather one long row than none
+        rows[first] -= 1
+        pieces = _make_pieces(chosen, console, rows)
+        cut = _shorten_pieces(pieces, room, console)
+    _part_again(pieces, room - _height(pieces, console))
+    _print_pieces(pieces, console)
+    if cut or rows != wanted:
+        _print_pieces([Piece(where, 0, 0)], console)
+
+
+def _shorten_pieces(pieces: Sequence[Piece], room: int, console: Console) -> bool:
+    cut = fit_pieces(pieces, room, console.width)
+    if _height(pieces, console) > room:  # each sentence has one line left: some must go
+        for piece in pieces:
+            piece.least = 0 if piece.gives_up >= _SENTENCES else piece.least
+        fit_pieces(pieces, room, console.width)
+    return cut
+
+
+def _has_table(pieces: Sequence[Piece]) -> bool:
+    return any(piece.whole and piece.lines for piece in pieces)
+
+
+def _part_again(pieces: Sequence[Piece], free: int) -> None:
+    """Empty lines that went before a table did come back where there is room for them."""
+    for place, piece in enumerate(pieces):
+        gap = not piece.lines and piece.gives_up == BLANK and 0 < place < len(pieces) - 1
+        if free > 0 and gap and pieces[place - 1].lines and pieces[place + 1].lines:
+            piece.lines, free = [Text()], free - 1
+
+
+def _height(pieces: Sequence[Piece], console: Console) -> int:
+    return sum(height_of(piece.lines, console.width) for piece in pieces)
+
+
+def _print_pieces(pieces: Sequence[Piece], console: Console) -> None:
+    for piece in pieces:
+        for line in piece.lines:
+            print_line(console, line)
 
 
 def print_whole(sections: Sequence[Section | Absent], console: Console) -> None:
@@ -81,29 +124,45 @@ def _labelled_lines(label: str, texts: Sequence[str], style: str = "", cells: in
     ]
 
 
-def _brief_lines(sections: Sequence[Section], console: Console, rows: dict[int, int]) -> Lines:
-    lines: Lines = []
+def _make_pieces(sections: Sequence[Section], console: Console, rows: dict[int, int]) -> list[Piece]:
+    """What is brief, in order; what comes later gives up earlier, but for facts that stay."""
+    pieces: list[Piece] = []
     after_facts: bool | None = None  # nothing has been printed
     for section in sections:
-        for part, is_facts in _brief_parts(section, console, rows):
+        for found, is_facts in _brief_parts(section, console, rows):
             if after_facts is not None and not (is_facts and after_facts):
-                lines.append(Text())
-            lines += part
+                pieces.append(blank_piece())
+            for piece in found:
+                piece.gives_up += len(pieces) / 1000 if piece.gives_up else 0  # what comes later goes first
+                pieces.append(piece)
             after_facts = is_facts
-    return lines
+    return pieces
 
 
-def _brief_parts(section: Section, console: Console, rows: dict[int, int]) -> Iterator[tuple[Lines, bool]]:
+def _brief_parts(
+    section: Section, console: Console, rows: dict[int, int]
+) -> Iterator[tuple[list[Piece], bool]]:
     if section.brief_title:
-        yield [Text(line, style="bold") for line in wrap_text(plain(section.title), console.width)], False
+        title = [Text(line, style="bold") for line in wrap_text(plain(section.title), console.width)]
+        yield [Piece(title, 2, _TITLE, goes_on=True)], False
     for block in section.blocks:
         if isinstance(block, Table):
             if rows[id(block)] and block.rows:
-                yield _table_block(block, console, rows[id(block)]), False
-        elif (isinstance(block, Findings) or getattr(block, "brief", False)) and (
-            lines := _told_block(block, console.width)
-        ):
-            yield lines, not isinstance(block, Findings)
+                lines = _table_block(block, console, rows[id(block)])
+                yield [Piece(lines, 0, _TABLE, whole=True)], False
+        elif isinstance(block, Facts) and block.brief and block.facts:
+            yield list(_fact_pieces(block.facts, console.width)), True
+        elif getattr(block, "brief", False) and (lines := _told_block(block, console.width)):
+            yield [Piece(lines, 1, _SENTENCES, goes_on=True)], not isinstance(block, Findings)
+
+
+def _fact_pieces(facts: Sequence[Fact], width: int) -> Iterator[Piece]:
+    last = ""
+    for fact in facts:
+        label = "" if fact.label == last else fact.label
+        lines = _facts_lines([Fact(label, fact.text, fact.tone)], width)
+        yield Piece(lines, 1, 0 if fact.stays else _SENTENCES, goes_on=True)
+        last = fact.label
 
 
 def _whole_block(block: Block, console: Console) -> Lines:

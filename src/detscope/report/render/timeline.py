@@ -42,6 +42,8 @@ def _pack_step(step: DrawnStep, block: Timeline) -> dict[str, object]:
     }
     if step.memory is not None:
         packed["memory"] = _pack_memory(step.memory, [*block.categories])
+    elif step.memory_why:
+        packed["noMemory"] = step.memory_why
     return packed
 
 

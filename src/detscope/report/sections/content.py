@@ -52,6 +52,8 @@ def section(data: ReportData) -> Section | Absent:
     choices.sort(key=lambda choice: choice[0] not in known)  # what never varied explains nothing
     if not choices:
         return Absent("Cost against content", "what was in the steps is not known")
+    if not known:
+        return Absent("Cost against content", "the steps did not vary enough in what was in them")
     axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
     blocks: list[Block] = [
         Facts(list(_content_facts(data.summary.content)), full=False),

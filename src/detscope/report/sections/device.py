@@ -17,7 +17,7 @@ from detscope.analyze.drawing import ReportData, thinned
 from detscope.report.blocks.machine import telemetry_chart
 from detscope.report.clock_blocks import BY_MARKS, IDLE_CAUSES, clock_blocks, clock_title
 from detscope.report.colours import BLUE, GREEN, one_bar
-from detscope.report.figures import CANNOT_TELL, number, percent, with_unit
+from detscope.report.figures import CANNOT_TELL, as_sentence, number, percent, with_unit
 from detscope.report.model import (
     BRIEF_ROWS,
     Absent,
@@ -44,10 +44,10 @@ def section(data: ReportData) -> Section | Absent:
     cores = Facts(list(_processor_facts(processor)))
     if use is not None and use.utilisation is not None:
         kernels = percent(use.utilisation.kernels)
-        limit = f"; {use.verdict.sentence}" if use.verdict is not None else ""
+        limit = _tell_idle(use)
         if data.summary.clocks.agreement:
             limit = f" of the window of operators; the step is {data.summary.clocks.bound or 'not judged'}"
-        definition = f"{use.utilisation.definition.kernels}. Copies are a figure of their own."
+        definition = f"{as_sentence(use.utilisation.definition.kernels)}. Copies are a figure of their own."
         clocks = data.summary.clocks  # where both are told, the operators' window is not what is judged
         # by kernels the window tells the same, with copies apart: one picture of it is enough
         twice = ("device-step", "device-step-table") if clocks.source == "kernels" else ()
@@ -75,7 +75,16 @@ def section(data: ReportData) -> Section | Absent:
         many = with_unit(processor.cores, "cores")
         title = f"The loop's threads use {percent(processor.utilisation)} of {many}"
     blocks = [cores, *([chart] if chart else []), *([_cores_table(processor)] if processor else [])]
-    return Section("device", "Device use", title, processor.definition if processor else "", blocks)
+    definition = f"{as_sentence(processor.definition)}." if processor else ""
+    return Section("device", "Device use", title, definition, blocks)
+
+
+def _tell_idle(use: DeviceUse) -> str:
+    """`; it is idle 43.4 %, most of that waiting for data`; the verdict above has said the rest."""
+    longest = max(use.idle.causes, key=lambda cause: cause.idle_ns, default=None) if use.idle else None
+    if use.idle is None or longest is None or not longest.idle_ns:
+        return ""
+    return f"; the device is idle {percent(use.idle.total)}, most of that {_cause_words(longest.name)}"
 
 
 def _use_blocks(use: DeviceUse, busy: Utilisation, judged: bool) -> Iterator[Block]:

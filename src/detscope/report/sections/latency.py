@@ -132,7 +132,7 @@ def _bins_table(bins: list[LatencyBin], unit: str) -> Table:
 def _slowest_table(summary: RunSummary) -> Table:
     rows = summary.slowest
     columns = [Column("image" if summary.batch_size == 1 else "images", "code"), Column("ms", "ms")]
-    columns += [Column("times median", "number"), Column("size"), Column("boxes found", "count")]
+    columns += [Column("times median", "number"), Column("size", "number"), Column("boxes found", "count")]
     columns.append(Column(f"above {number(summary.score)}", "count", brief=False))
     told = any(row.proposals is not None for row in rows)
     columns += [Column("proposals", "count", brief=False)] if told else []

@@ -76,7 +76,10 @@ def _headline(account: MemoryAccount) -> str:
     share = percent(top.bytes / account.peak_bytes) if account.peak_bytes else percent(0.0)
     where = account.at.module or account.at.phase
     peak = with_unit(account.peak_bytes, "bytes")
-    return f"The peak is {peak}{f' in {where}' if where else ''}: {share} of it {category_name(top.name)}"
+    told = f"The peak is {peak}{f' in {where}' if where else ''}"
+    if top.name == "unknown" and top.bytes == account.peak_bytes:
+        return f"{told}; what it is made of was not recorded"
+    return f"{told}: {share} of it {category_name(top.name)}"
 
 
 def _peak_facts(account: MemoryAccount) -> Iterator[Fact]:

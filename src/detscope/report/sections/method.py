@@ -92,8 +92,13 @@ def _flatten_facts(name: str, value: Fact) -> Iterator[tuple[str, str]]:
 def _tell_most(row: TelemetryFigures) -> str:
     """The highest sample; of a running total what came to it."""
     if row.total is not None:
-        return f"{with_unit(row.total, row.unit or '')} in all"
-    return "" if row.max is None else with_unit(row.max, row.unit or "")
+        return f"{_tell_amount(row.total, row)} in all"
+    return "" if row.max is None else _tell_amount(row.max, row)
+
+
+def _tell_amount(value: float | None, row: TelemetryFigures) -> str:
+    """A count says itself what it counts."""
+    return with_unit(value, "" if row.unit == "count" else row.unit or "")
 
 
 def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
@@ -110,7 +115,7 @@ def _telemetry_tables(telemetry: Sequence[TelemetryFigures]) -> Iterator[Table]:
             [
                 row.source,
                 row.metric.removesuffix("_bytes").removesuffix("_percent").replace("_", " "),
-                with_unit(row.mean, row.unit or "") if row.total is None else "",
+                _tell_amount(row.mean, row) if row.total is None else "",
                 _tell_most(row),
                 row.n,
             ]

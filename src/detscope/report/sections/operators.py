@@ -104,6 +104,8 @@ def _roofline_blocks(roofline: Roofline) -> list[Block]:
     lines = []
     for direction in ("forward", "backward"):
         chosen = [row for row in points if row.direction == direction]
+        if not chosen:
+            continue
         speeds = [row.gflops_per_s for row in chosen]
         details = [
             f"{row.path}: {row.flops_per_byte:.2f} FLOP/B, {row.gflops_per_s:.2f} GFLOP/s" for row in chosen

@@ -47,10 +47,15 @@ def section(data: ReportData) -> Section | None:
     return Section(
         "ranks",
         "Ranks",
-        f"{number(ranks.count, 0)} ranks: {ranks.straggler.why}",
+        _write_title(ranks),
         "Every rank records itself, times are on rank 0's clock. Work: a step without exposed communication.",
         blocks,
     )
+
+
+def _write_title(ranks: Ranks) -> str:
+    many, why = number(ranks.count, 0), ranks.straggler.why
+    return f"{many} {why}" if why.startswith("ranks ") else f"{many} ranks: {why}"
 
 
 def _name_rank(row: RankFigures) -> str:
@@ -126,21 +131,21 @@ def _clock_words(clocks: RankClocks) -> str:
     if clocks.error_us is None:
         return f"{CANNOT_TELL}: {clocks.why}"
     which = "one clock for all ranks" if clocks.one_clock else "aligned to rank 0"
-    return f"{which}, compared to within {with_unit(clocks.error_us, 'us')}"
+    return f"{which}, compared to within {with_unit(clocks.error_us, 'µs')}"
 
 
 def _rank_cards(ranks: Ranks) -> Iterator[Card]:
     talk, scaling, error = ranks.communication, ranks.scaling, ranks.clocks.error_us
-    yield Card("communication", percent(talk.share), "of the step, all ranks together")
-    yield Card("hidden", percent(talk.hidden_share), "of the communication, behind backward")
+    yield Card("Communication", percent(talk.share), "of the step, all ranks together")
+    yield Card("Hidden", percent(talk.hidden_share), "of the communication, behind backward")
     efficiency = CANNOT_TELL if scaling.efficiency is None else percent(scaling.efficiency)
     speed = f"{with_unit(scaling.images_per_s, 'images/s')} in all"
-    yield Card("scaling", efficiency, scaling.why or speed)
-    yield Card("clocks", CANNOT_TELL if error is None else f"± {with_unit(error, 'us')}", "between ranks")
+    yield Card("Scaling", efficiency, scaling.why or speed)
+    yield Card("Clocks", CANNOT_TELL if error is None else f"± {with_unit(error, 'µs')}", "between ranks")
     if ranks.agreement is not None:
         same = bool(ranks.agreement.weights_equal and ranks.agreement.loss_equal)
         word, tone = ("equal", "good") if same else ("different", "bad")
-        yield Card("at the end", word, "weights and loss", tone)  # type: ignore[arg-type]
+        yield Card("At the end", word, "weights and loss", tone)  # type: ignore[arg-type]
 
 
 def _phases_chart(ranks: Ranks) -> Chart:
@@ -153,4 +158,4 @@ def _phases_chart(ranks: Ranks) -> Chart:
     return Chart("ranks-chart", label, lines, Axis("ms per step"), Axis(falling=True), height=height)
 
 
-PART = SectionPart("ranks", 40, section)
+PART = SectionPart("ranks", 12, section)

@@ -243,7 +243,8 @@ def _steps_chart(data: ReportData) -> Chart:
             points = chosen.height < 400 or mode != "recorded"
             look = "points" if points else "lines"
             lines.append(Series(name, x, y, colour, look, symbol, width=1))  # type: ignore[arg-type]
-    label = "Every step over time: warm-up, recorded and bare steps apart"
+    apart = f": {', '.join(line.name for line in lines)} apart" if len(lines) > 1 else ""
+    label = f"Every {'pass' if data.summary.verb == 'infer' else 'step'} over time{apart}"
     return Chart("steps-over-time", label, lines, Axis("step"), Axis("ms", lowest=0))
 
 

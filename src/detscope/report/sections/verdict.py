@@ -12,7 +12,8 @@ from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
 from detscope.report.blocks.suggestions import OrderedSuggestion, list_suggestions
 from detscope.report.clock_blocks import IDLE_CAUSES
-from detscope.report.figures import CANNOT_TELL, count, interval, number, percent, with_unit
+from detscope.report.figures import CANNOT_TELL, as_sentence, count, interval, number, percent, with_unit
+from detscope.report.first_screen import find_peak
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Findings, Section, Suggestion, Tone
 from detscope.report.sections import SectionPart
 
@@ -28,20 +29,17 @@ def section(data: ReportData) -> Section:
     rows = [row for row in list_suggestions(data.summary) if row.about == "time"]
     if rows:  # what lowers the peak stands with the memory
         blocks.append(Findings([_make_suggestion(row) for row in rows[:MOST_FINDINGS]]))
-    return Section("verdict", "Verdict", said[:1].upper() + said[1:], "", blocks, brief_title=True)
+    return Section("verdict", "Verdict", as_sentence(said), "", blocks, brief_title=True)
 
 
 def _make_suggestion(row: OrderedSuggestion) -> Suggestion:
-    change = f"{_tell_change(row.how)}." if row.how and (row.command or row.place) else ""
-    if row.place:
-        change = f"{row.how[:1].upper()}{row.how[1:]}"
-    told = " · ".join(part for part in (row.place, " ".join((row.evidence, change)).strip()) if part)
-    return Suggestion(row.title, told, row.gain, row.command or ("" if row.place else row.how))
-
-
-def _tell_change(how: str) -> str:
-    """`In the code: ...`, unless it says itself where."""
-    return how[:1].upper() + how[1:] if how.startswith("in the ") else f"In the code: {how}"
+    sentences = [row.evidence]
+    if row.how and row.place:
+        sentences.append(row.how)
+    elif row.how and row.command:
+        sentences.append(row.how if row.how.startswith("in the ") else f"in the code: {row.how}")
+    told = " ".join(f"{as_sentence(text).rstrip('.')}." for text in sentences if text)
+    return Suggestion(row.title, told, row.gain, row.command or ("" if row.place else row.how), row.place)
 
 
 def _run_facts(data: ReportData) -> Iterator[Fact]:
@@ -78,23 +76,26 @@ def _model_facts(data: ReportData) -> Iterator[Fact]:
 
 
 def _cards(data: ReportData) -> Iterator[Card]:
+    """Half, nearly all, how many and how much first: of every verb the same four, where it can have them."""
     summary, step = data.summary, data.summary.step_ms
-    what = "per image" if summary.verb == "infer" and summary.batch_size == 1 else "per step"
+    infers = summary.verb == "infer"
+    what = "per image" if infers and summary.batch_size == 1 else "per pass" if infers else "per step"
     if step.p50 is not None:
-        detail = f"95 % interval {interval(step.ci95)}, n = {step.n}"
-        yield Card(f"Median {what}", with_unit(step.p50, "ms"), detail)
-    yield from _percentile_cards(summary)
+        ends = f"95 % interval {interval(step.ci95)}" if step.ci95 is not None else "too few for an interval"
+        yield Card(f"Median {what}", with_unit(step.p50, "ms"), f"{ends}, n = {step.n}")
+        yield _percentile_card(summary, 95, step.p95, what)
+    if summary.verb == "eval":
+        yield from _accuracy_cards(data)
     if summary.images_per_s is not None:
-        speed = f"{number(summary.images_per_s)} images/s"
-        yield Card("Speed", speed, f"batch {summary.batch_size or CANNOT_TELL}")
-    yield from _accuracy_cards(data)
-    memory = summary.memory
-    if memory is not None and memory.peak_bytes is not None:
-        yield Card("Peak of allocated memory", with_unit(memory.peak_bytes, "bytes"))
-    elif summary.pass_memory is not None and summary.pass_memory.peak_bytes is not None:
-        peak = with_unit(summary.pass_memory.peak_bytes, "bytes")
-        yield Card("Peak of allocated memory", peak, "in a pass, above what was there before it")
-    if summary.verb == "infer" and summary.nms is not None:
+        yield Card("Speed", f"{number(summary.images_per_s)} images/s", _tell_batch(summary))
+    peak = find_peak(summary)
+    if peak is not None:
+        yield Card("Peak of memory", with_unit(peak.bytes, "bytes"), peak.words)
+    if summary.verb != "eval":
+        yield from _accuracy_cards(data)
+    if infers and step.p50 is not None:
+        yield _percentile_card(summary, 99, step.p99, what)
+    if infers and summary.nms is not None:
         where = ", ".join(summary.nms.stages)
         yield Card("NMS", with_unit(summary.nms.ms, "ms"), f"{percent(summary.nms.share)} of it, in {where}")
     use = summary.device_use
@@ -114,6 +115,14 @@ def _cards(data: ReportData) -> Iterator[Card]:
     yield Card("Trust", trust.verdict, detail, _TONES.get(trust.verdict, ""))
 
 
+def _tell_batch(summary: RunSummary) -> str:
+    if summary.ranks is not None:
+        return (
+            f"{number(summary.ranks.count, 0)} ranks together, batch {summary.batch_size or CANNOT_TELL} each"
+        )
+    return f"batch {summary.batch_size or CANNOT_TELL}"
+
+
 def _device_cards(use: DeviceUse, busy: Utilisation) -> Iterator[Card]:
     estimates = (("SM efficiency", use.sm_efficiency), ("occupancy", use.occupancy))
     told = [
@@ -130,18 +139,13 @@ def _device_cards(use: DeviceUse, busy: Utilisation) -> Iterator[Card]:
         )
 
 
-def _percentile_cards(summary: RunSummary) -> Iterator[Card]:
-    """p95 where it is known; of an inference p99 as well, each with what it needs."""
-    infers = summary.verb == "infer"
-    needs = {need.percentile: need for need in summary.percentile_needs if infers}
-    known = ((95, summary.step_ms.p95), (99, summary.step_ms.p99 if infers else None))
-    for percentile, value in known:
-        need = needs.get(percentile)
-        if value is not None:
-            yield Card(f"p{percentile}", with_unit(value, "ms"))
-        elif need is not None:
-            detail = f"{need.have} were measured" + (f"; {need.how}" if need.how else "")
-            yield Card(f"p{percentile}", f"needs {need.samples} {need.what}", detail)
+def _percentile_card(summary: RunSummary, percentile: int, value: float | None, what: str) -> Card:
+    """A percentile, or what it needs to be told."""
+    if value is not None:
+        return Card(f"p{percentile} {what}", with_unit(value, "ms"))
+    need = next((one for one in summary.percentile_needs if one.percentile == percentile), None)
+    detail = f"{need.words}; {need.have} were measured" if need is not None else ""
+    return Card(f"p{percentile} {what}", CANNOT_TELL, detail)
 
 
 def _accuracy_cards(data: ReportData) -> Iterator[Card]:

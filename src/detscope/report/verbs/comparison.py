@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -12,7 +12,19 @@ from detscope.analyze.compare.gate import GateResult
 from detscope.analyze.compare.runs import ComparisonResult
 from detscope.analyze.compare.sides import LARGEST, RunComparison
 from detscope.report.figures import ABSENT, signed_percent
-from detscope.report.model import SEARCHED_ROWS, Block, Column, Fact, Facts, Notes, Section, Table
+from detscope.report.model import (
+    SEARCHED_ROWS,
+    Block,
+    Card,
+    Cards,
+    Column,
+    Fact,
+    Facts,
+    Notes,
+    Section,
+    Table,
+    Tone,
+)
 from detscope.report.render.page import render_page
 from detscope.report.sections.files import path_from_here
 from detscope.report.verbs.comparison_charts import TONES, difference_flames, forest_plot
@@ -50,14 +62,14 @@ def comparison_sections(result: ComparisonResult) -> list[Section]:
 
 def _run_section(number: int, base: str, one: RunComparison, briefly: bool) -> Section:
     on, own = (" on the device", _WHOLE) if one.clock == "device" else ("", _OWN)
-    blocks: list[Block] = [Facts(_list_facts(base, one))]
+    peak = [row for row in one.memory if row.name in ("peak", "process")]
+    headline = [row for row in (one.step, one.step_p95, one.images_per_s) if row is not None]
+    blocks: list[Block] = [Cards(list(_make_cards(headline, peak))), Facts(_list_facts(base, one))]
     if one.settings:
         columns = [Column("what differs", "code"), Column("before", "code"), Column("after", "code")]
         body = [[row.key, str(row.before), str(row.after)] for row in one.settings]
         shown = min(_BRIEF_DIFFERENCES, len(body))
         blocks.append(Table(f"differs-{number}", "What differs", columns, body, brief_rows=shown))
-    peak = [row for row in one.memory if row.name in ("peak", "process")]
-    headline = [row for row in (one.step, one.step_p95, one.images_per_s) if row is not None]
     kinds: list[tuple[str, Rows]] = [("", headline), ("memory ", peak), ("phase ", one.phases)]
     kinds += [("stage ", one.stages), ("module ", one.told_modules), ("device ", one.device)]
     plotted = [(f"{kind}{row.row_label}", row) for kind, rows in kinds for row in rows]
@@ -86,6 +98,20 @@ def _run_section(number: int, base: str, one: RunComparison, briefly: bool) -> S
     title = one.verdict[:1].upper() + one.verdict[1:]
     short = PurePath(one.run).name.rpartition("-")[2]  # the whole name is the first fact
     return Section(f"run-{number}", f"After: {short}", title, "", blocks, brief_title=True)
+
+
+def _make_cards(headline: Rows, peak: Rows) -> Iterator[Card]:
+    """The change of each headline figure, from what to what, and whether it can be told from noise."""
+    for row, unit in [*((row, "") for row in headline), *((row, "bytes") for row in peak[:1])]:
+        if row.relative is None:
+            continue
+        name = f"memory, {row.row_label}" if unit else row.row_label
+        measure = "" if unit else " images/s" if "images" in row.row_label else " ms"
+        both = f"{figure_text(row.before, unit)} to {figure_text(row.after, unit)}{measure}"
+        detail = "; ".join(part for part in (both, interval_text(row), row.verdict_text) if part)
+        yield Card(
+            name[:1].upper() + name[1:], signed_percent(row.relative), detail, TONES.get(row.verdict, "")
+        )
 
 
 def _list_facts(base: str, one: RunComparison) -> list[Fact]:
@@ -149,7 +175,8 @@ def tell_findings(one: RunComparison) -> tuple[list[str], list[str]]:
 
 def _gate_fact(gate: GateResult) -> Fact:
     why = f" ({gate.why})" if gate.why else ""
-    return Fact("gate", f"{gate.gate}: {gate.outcome}{why}", "bad" if gate.outcome == "failed" else "")
+    tone: Tone = "bad" if gate.outcome == "failed" else ""
+    return Fact("gate", f"{gate.gate}: {gate.outcome}{why}", tone, stays=True)
 
 
 def _change_tables(name: str, title: str, rows: Rows, unit: str, brief: int) -> list[Block]:

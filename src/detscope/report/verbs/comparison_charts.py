@@ -9,7 +9,7 @@ from detscope.analyze.figure import Clock
 from detscope.analyze.step.modules import ROOT
 from detscope.report.colours import BLUE, GREY, RED, paler
 from detscope.report.figures import signed_percent
-from detscope.report.model import Axis, Chart, Mark, Series, Tone, Tree
+from detscope.report.model import Axis, Chart, Series, Tone, Tree
 
 MOST_INTERVALS = 30
 MOST_MODULES = 400  # of the flame chart; the rest is in the table
@@ -35,35 +35,22 @@ def forest_plot(number: int, named: Sequence[tuple[str, Change]]) -> list[Chart]
             room -= not row.is_seen
     if not shown:
         return []
-    series = []
-    for place, (name, row) in enumerate(shown):
-        low, high = (100 * min(end, _WIDEST) for end in row.relative_ci95 or (0.0, 0.0))
-        details = [_describe_row(name, row)] * 2
-        series.append(
-            Series(name, [low, high], [-place, -place], _colour_row(row), "lines", width=3, details=details)
-        )
-    series.append(
-        Series(
-            "change",
-            [100 * min(row.relative or 0.0, _WIDEST) for _, row in shown],
-            [-place for place in range(len(shown))],
-            [_colour_row(row) for _, row in shown],
-            "points",
-            texts=[name for name, _ in shown],
-            details=[_describe_row(name, row) for name, row in shown],
-        )
+    ends = [[100 * min(end, _WIDEST) for end in row.relative_ci95 or (0.0, 0.0)] for _, row in shown]
+    changes = [100 * min(row.relative or 0.0, _WIDEST) for _, row in shown]
+    series = Series(
+        "change",
+        changes,
+        [name for name, _ in shown],
+        [_colour_row(row) for _, row in shown],
+        "points",
+        details=[_describe_row(name, row) for name, row in shown],
+        error_up=[high - change for (_, high), change in zip(ends, changes, strict=True)],
+        error_down=[change - low for (low, _), change in zip(ends, changes, strict=True)],
     )
+    label = "Changes and their 95 % intervals, in per cent; coloured where the verdict names a change"
+    across, height = Axis("change, % of before"), 90 + 22 * len(shown)
     return [
-        Chart(
-            f"forest-{number}",
-            "Changes and their 95 % intervals, in per cent; coloured where the verdict names a change",
-            series,
-            Axis("change, % of before"),
-            Axis(hidden=True, lowest=-len(shown), highest=1),
-            marks=[Mark(0.0, "no change")],
-            height=90 + 30 * len(shown),
-            legend="none",
-        )
+        Chart(f"forest-{number}", label, [series], across, Axis(falling=True), height=height, legend="none")
     ]
 
 

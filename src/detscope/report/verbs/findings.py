@@ -12,7 +12,8 @@ from detscope.analyze.findings.listing import RunFindings, fit_whole
 from detscope.analyze.summary import RunSummary
 from detscope.report.blocks.suggestions import assumed_text, name_in_command, place_text
 from detscope.report.figures import interval, number, plain, with_unit
-from detscope.report.render.terminal import Lines, labelled, labelled_command, print_line
+from detscope.report.render.fitting import Lines
+from detscope.report.render.terminal import labelled, labelled_command, print_line
 from detscope.report.render.wrapping import pad_cells, shorten_middle, wrap_text
 
 _CELLS = 11  # of the words on the left

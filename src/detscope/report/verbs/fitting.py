@@ -24,8 +24,8 @@ def fit_sections(found: FitResult) -> list[Section]:
         facts.append(Fact(name, f"  90 % intervals: {_write_widths(part)}"))
     if found.layer_times:
         facts.append(Fact("layers", f"{found.layer_times} (--layer-times uses them again)"))
-    facts.append(Fact("model", found.model))
-    facts.append(Fact("next", f"detscope predict NETWORK --device-model {found.model}"))
+    facts.append(Fact("model", found.model, stays=True))
+    facts.append(Fact("next", f"detscope predict NETWORK --device-model {found.model}", stays=True))
     return [Section("fit", "Fitted", title, "", [Facts(facts)], brief_title=True)]
 
 
@@ -79,7 +79,7 @@ def score_sections(found: ScoreResult) -> list[Section]:
             )
         )
     if found.picture:
-        facts.append(Fact("picture", found.picture))
+        facts.append(Fact("picture", found.picture, stays=True))
     table = Table("scores", "Errors", columns, body, brief_rows=len(body))
     blocks: list[Block] = [Facts(list(_row_facts(found))), table, Facts(facts)]
     return [Section("scores", "Scores", f"{found.rows} rows were asked", "", blocks)]
@@ -116,7 +116,7 @@ def prune_sections(found: PruneResult) -> list[Section]:
             Fact("FLOPs", "one image forward, multiply and add count as two"),
             Fact("widths", "output channels of the layers, smallest to largest (median)"),
             Fact("checked", "every network was read back: same outputs bit by bit, forward and backward ran"),
-            Fact("next", "name these folders in a plan and run detscope sweep plan.toml"),
+            Fact("next", "name these folders in a plan and run detscope sweep plan.toml", stays=True),
         ]
     title = f"Networks in {found.out}"
     table = Table("networks", title, columns, body, brief_rows=len(body))

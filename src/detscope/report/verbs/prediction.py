@@ -18,8 +18,8 @@ _TONES: dict[str, Tone] = {"fits": "good", "too close to call": "warn", "does no
 
 def prediction_sections(found: Prediction) -> list[Section]:
     """All of a prediction."""
-    facts = [*_compared_facts(found), *_answer_facts(found), *_place_facts(found), *_ground_facts(found)]
-    blocks: list[Block] = [_step_table(found), Facts(facts), Facts(_file_facts(found))]
+    facts = [*_compared_facts(found), *answer_facts(found), *_place_facts(found), *ground_facts(found)]
+    blocks: list[Block] = [step_table(found), Facts(facts), Facts(_file_facts(found))]
     return [Section("prediction", "Predicted", write_heading(found), "", blocks, brief_title=True)]
 
 
@@ -31,7 +31,8 @@ def write_heading(found: Prediction) -> str:
     return f"{found.network}: {', '.join(words)}, predicted"
 
 
-def _step_table(found: Prediction) -> Table:
+def step_table(found: Prediction) -> Table:
+    """A row per batch size; columns without a figure are left out."""
     timed = any(row.latency_ms is not None for row in found.rows)
     whole = any(row.needed_bytes is not None for row in found.rows)
     here = any(row.cpu_allocated_bytes is not None for row in found.rows)
@@ -94,10 +95,11 @@ def write_compared(row: ComparedFigure) -> str:
     return f"predicted {one}, measured {other}: {signed_percent(row.error)}{held}"
 
 
-def _answer_facts(found: Prediction) -> Iterator[Fact]:
+def answer_facts(found: Prediction) -> Iterator[Fact]:
+    """What fits, and which batch is best."""
     of_a_run = found.compared is not None  # it has one batch size
     if not of_a_run or found.limit_bytes is not None:
-        yield Fact("fits", write_fitting(found))
+        yield Fact("fits", write_fitting(found), stays=True)
     if of_a_run:
         return
     best = found.best_batch_for_throughput
@@ -106,7 +108,8 @@ def _answer_facts(found: Prediction) -> Iterator[Fact]:
         why = found.latency_why or "no batch above fits"
         yield Fact("best batch", f"{CANNOT_TELL}: {why}")
     else:
-        yield Fact("best batch", f"{best} of those above, {number(row.images_per_s)} images/s")
+        text = f"{best} of those above, {number(row.images_per_s)} images/s"
+        yield Fact("best batch", text, stays=True)
 
 
 def write_fitting(found: Prediction) -> str:
@@ -173,7 +176,8 @@ def _write_parts(
     return ", ".join(words)
 
 
-def _ground_facts(found: Prediction) -> Iterator[Fact]:
+def ground_facts(found: Prediction) -> Iterator[Fact]:
+    """The device model, where it is stretched, and what else was taken for granted."""
     if found.device_model is not None:
         file = found.device_model.file
         name = PurePath(file).name if file else "device model"
@@ -206,7 +210,10 @@ def write_grounds(found: Prediction) -> str:
 
 
 def _file_facts(found: Prediction) -> list[Fact]:
-    facts = [Fact("picture", found.picture)] if found.picture else []
+    facts = [Fact("picture", found.picture, stays=True)] if found.picture else []
     if found.kept:
-        facts += [Fact("kept", found.kept), Fact("next", f"detscope report {found.run} --open")]
+        facts += [
+            Fact("kept", found.kept, stays=True),
+            Fact("next", f"detscope report {found.run} --open", stays=True),
+        ]
     return facts

@@ -33,7 +33,7 @@ def run_list_sections(entries: Sequence[RunEntry], now: datetime | None = None) 
     longest = max((len(entry.id) for entry in entries), default=_ID_CELLS)
     body = [_make_row(entry, moment, max(8, ROOM_FOR_NAMES - longest)) for entry in entries]
     facts = [Fact("runs", f"{len(entries)}; {_LEGEND}" if entries else "no runs")]
-    facts += [Fact("next", f"detscope show {entries[0].id}")] if entries else []
+    facts += [Fact("next", f"detscope show {entries[0].id}", stays=True)] if entries else []
     facts += [Fact("damaged", entry.reason or "", "warn") for entry in entries if entry.status == "damaged"]
     tones: list[Tone] = ["" if entry.status == "ok" else "warn" for entry in entries]
     table = Table("runs", "Runs", _HEADS, body, brief_rows=len(body), tones=tones)

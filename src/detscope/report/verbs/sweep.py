@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from detscope.analyze.sweep.figures import SweepForecast, SweepGroup, SweepPoint, SweepRow, SweepSummary
 from detscope.report.colours import PALETTE
@@ -13,8 +13,6 @@ from detscope.report.model import (
     Absent,
     Axis,
     Block,
-    Card,
-    Cards,
     Chart,
     Column,
     Fact,
@@ -29,17 +27,13 @@ from detscope.report.model import (
 )
 from detscope.report.progress import duration_text
 from detscope.report.render.page import render_page
+from detscope.report.verbs.sweep_overview import overview_section, rank_groups
 from detscope.runs.atomic import write_text
 
 MOST_FAILURES = 500
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_BRIEF_STOPS = 3
 _MANY = 24  # lines of which a legend still helps
-_DEVICE = {"device": Column("device")}
-_DEVICE |= {name: Column(name, "count") for name in ("done", "failed", "skipped", "left")}
-_NETWORK = {"name": Column("Network", "code")}
-_NETWORK |= {name: Column(name, "count") for name in ("parameters", "measured", "failed", "skipped")}
-_NETWORK |= {"largest_batch": Column("largest batch", "count")}
-_NETWORK |= {"best_images_per_s": Column("best images/s", "number")}
 _ENDING = {"name": Column("status"), "trials": Column("trials", "count")}
 _AXIS = {"name": Column("axis"), "values": Column("values", "sentence")}
 _FACT = {"name": Column("what"), "text": Column("value", "sentence")}
@@ -65,7 +59,7 @@ def write_sweep_page(summary: SweepSummary, store: Path, target: Path | None = N
 
 def sweep_sections(summary: SweepSummary) -> list[Section | Absent]:
     """Everything that a sweep tells."""
-    found = [_overview_section(summary), *_curve_sections(summary.groups), _size_section(summary)]
+    found = [overview_section(summary), *_curve_sections(summary.groups), _size_section(summary)]
     found += [_failure_section(summary.failed_rows)] if summary.failed_rows else []
     return [*found, _result_section(summary.rows), _method_section(summary)]
 
@@ -73,8 +67,10 @@ def sweep_sections(summary: SweepSummary) -> list[Section | Absent]:
 def place_sections(summary: SweepSummary) -> list[Section]:
     """Where a sweep and its pictures are, and what to do with them."""
     store = summary.store
-    facts = [Fact("store", store), *(Fact("picture", path) for path in summary.pictures)]
-    facts.append(Fact("next", f"detscope report {store}, or detscope fit {store} --out MY.model"))
+    facts = [Fact("store", store, stays=True)]
+    if summary.pictures:
+        facts.append(Fact("pictures", f"{len(summary.pictures)} in {PurePath(summary.pictures[0]).parent}"))
+    facts.append(Fact("next", f"detscope report {store}, or detscope fit {store} --out MY.model", stays=True))
     return [Section("files", "Files", store, "", [Facts(facts)])]
 
 
@@ -88,65 +84,11 @@ def forecast_sections(found: SweepForecast) -> list[Section]:
     return [Section("plan", "Plan", found.plan, "", [Facts(facts)])]
 
 
-def _overview_section(summary: SweepSummary) -> Section:
-    unstable = sum(point.unstable for group in summary.groups for point in group.points)
-    done = summary.done
-    cards = [
-        Card("Measured", count(done), f"{len(summary.networks)} networks", "good" if done else ""),
-        Card(
-            "Failed",
-            count(summary.failed),
-            "see below" if summary.failed else "",
-            "bad" if summary.failed else "",
-        ),
-        Card("Skipped", count(summary.skipped)),
-    ]
-    if summary.left:
-        cards.append(Card("Not run yet", count(summary.left), "detscope sweep PLAN --resume", "warn"))
-    if unstable:
-        cards.append(Card("To be read with care", count(unstable), "interval wider than asked for", "warn"))
-    cards.append(Card("Time in trials", duration_text(summary.measured_s)))
-    blocks: list[Block] = [
-        Cards(cards),
-        Facts(_status_facts(summary), full=False),
-        make_table("devices", "How far every device is", summary.devices, _DEVICE, len(summary.devices)),
-        make_table("networks", "What ran", summary.networks, _NETWORK),
-        make_table("endings", "How trials ended", summary.endings, _ENDING),
-        make_table("axes", "What was varied", summary.axes, _AXIS),
-    ]
-    return Section("overview", "Overview", _describe_state(summary), "", blocks, brief_title=True)
-
-
-def _status_facts(summary: SweepSummary) -> list[Fact]:
-    facts = []
-    if summary.ran == 0:
-        facts.append(Fact("ran", f"nothing was run: {summary.store} has all {summary.planned} trials"))
-    if summary.retried:
-        facts.append(Fact("also kept", f"{summary.retried} attempts that were tried again"))
-    if summary.duplicates:
-        facts.append(Fact("also kept", f"{summary.duplicates} late duplicates"))
-    facts += [
-        Fact("failed", f"{row.network} {row.stage} batch {row.batch_size}: {row.status}", "bad")
-        for row in summary.last_failures
-    ]
-    return facts
-
-
-def _describe_state(summary: SweepSummary) -> str:
-    if not summary.done + summary.failed + summary.skipped:
-        return "No trial of this sweep has ended yet"
-    words = [f"{count(summary.done)} trials measured"]
-    words += [f"{count(summary.failed)} failed"] if summary.failed else []
-    words += [f"{count(summary.skipped)} skipped"] if summary.skipped else []
-    words += [f"{count(summary.left)} still to run"] if summary.left else []
-    return ", ".join(words)
-
-
 def _curve_sections(groups: Sequence[SweepGroup]) -> Iterator[Section | Absent]:
-    """Latency, memory and throughput against the batch size, or why one is not there."""
+    """Throughput, latency and memory against the batch size, or why one is not there."""
+    yield _throughput_section(groups)
     yield _latency_section(groups)
     yield _memory_section(groups)
-    yield _throughput_section(groups)
 
 
 def _latency_section(groups: Sequence[SweepGroup]) -> Section | Absent:
@@ -211,17 +153,21 @@ def _throughput_section(groups: Sequence[SweepGroup]) -> Section | Absent:
         ]
         for group in shown
     ]
+    stopped = [group for group in rank_groups(shown) if group.stops_to_pay_at is not None]
     stops = [
         Fact(
             "pays",
             f"{group.name}: beyond batch {group.stops_to_pay_at} images/s gain less than 5 % per doubling"
             f" (best {number(group.best_images_per_s)} at {group.best_batch})",
         )
-        for group in shown
-        if group.stops_to_pay_at is not None
+        for group in stopped[:_BRIEF_STOPS]
     ]
-    best = max(shown, key=lambda group: group.best_images_per_s or 0.0)
-    title = f"{best.name} is fastest: {number(best.best_images_per_s)} images/s at batch {best.best_batch}"
+    if len(stopped) > _BRIEF_STOPS:
+        stops.append(Fact("pays", f"and {count(len(stopped) - _BRIEF_STOPS)} more stop to pay"))
+    title = "The largest batch still pays for every network"
+    if stopped:
+        others = f", and {count(len(stopped) - 1)} more stop to pay" if len(stopped) > 1 else ""
+        title = f"{stopped[0].name} gains little beyond batch {stopped[0].stops_to_pay_at}{others}"
     caption = "Where a larger batch stops to pay"
     blocks: list[Block] = [
         _curve_chart("throughput", "Images per second against batch size", series, "images per second"),
@@ -422,7 +368,10 @@ def _width_text(row: SweepRow) -> str:
 
 def _method_section(summary: SweepSummary) -> Section:
     environments = summary.environments
-    blocks: list[Block] = []
+    blocks: list[Block] = [
+        make_table("axes", "What was varied", summary.axes, _AXIS),
+        make_table("endings", "How trials ended", summary.endings, _ENDING),
+    ]
     for place, environment in enumerate(environments, 1):
         caption = f"Environment {place} of {len(environments)}: {count(environment.rows)} results"
         blocks.append(make_table(f"environment-{place}", caption, environment.facts, _FACT))

@@ -17,13 +17,13 @@ _TONES: dict[str, Tone] = {"accept": "good", "reject": "bad", "undecided": "warn
 def try_sections(result: TryResult) -> list[Section]:
     """The verdict, both sides, what was compared and what was not."""
     facts = [
-        Fact("verdict", f"{result.verdict}: {result.why}", _TONES[result.verdict]),
+        Fact("verdict", f"{result.verdict}: {result.why}", _TONES[result.verdict], stays=True),
         Fact("change", ", ".join(result.change)),
         Fact("command", result.command),
     ]
     if result.results is not None:
         facts.append(Fact("results", tell_results(result.results)))
-    facts += [Fact("measured", _tell_measured(result)), Fact("kept in", result.folder)]
+    facts += [Fact("measured", _tell_measured(result)), Fact("kept in", result.folder, stays=True)]
     blocks: list[Block] = [Facts(facts)]
     if result.time is not None:
         columns = [

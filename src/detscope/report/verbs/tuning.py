@@ -24,5 +24,6 @@ def tuning_sections(result: TuneResult) -> list[Section]:
     caption = "Gain: share of the time per image that a change saves"
     blocks: list[Block] = [Table("tried", caption, columns, body, brief_rows=len(body))]
     if result.config:
-        blocks.append(Facts([Fact("use it", f"detscope train --config {result.config}", "strong")]))
+        use = f"detscope train --config {result.config}"
+        blocks.append(Facts([Fact("use it", use, "strong", stays=True)]))
     return [Section("tuning", "Tuning", result.verdict, "", blocks, brief_title=True)]

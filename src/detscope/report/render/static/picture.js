@@ -80,7 +80,7 @@ detscope.drawPicture = () => {
     write(bars.closest("figure").querySelector("figcaption").textContent, edge, y + 20, "soft");
     y += 60;
   }
-  for (const finding of [...document.querySelectorAll(".findings h3")].slice(0, Math.floor((height - 50 - y) / 32))) {
+  for (const finding of [...document.querySelectorAll(".findings summary")].slice(0, Math.floor((height - 50 - y) / 32))) {
     face(20);
     write(cut(`→ ${finding.textContent.replace(/\s+/g, " ")}`, width - 2 * edge), edge, y);
     y += 32;

@@ -91,7 +91,7 @@ const detscope = globalThis.detscope = (() => {
     const line = innerHeight * 0.3;
     const atEnd = innerHeight + scrollY >= root.scrollHeight - 4;
     const passed = sections.filter((section) => section.getBoundingClientRect().top < line);
-    const now = atEnd ? sections.at(-1) : passed.at(-1) || sections[0];
+    const now = scrollY < 4 ? sections[0] : atEnd ? sections.at(-1) : passed.at(-1) || sections[0];
     for (const [id, link] of links) {
       if (now && id === now.id) {
         link.setAttribute("aria-current", "true");
@@ -281,6 +281,7 @@ const detscope = globalThis.detscope = (() => {
   });
   addEventListener("afterprint", () => { for (const fold of folded) fold.open = false; });
 
-  addEventListener("DOMContentLoaded", () => { follow(); locate(); });
+  // once the scripts of pictures listen, too: they run in one go with this one
+  queueMicrotask(() => { follow(); locate(); });
   return { data, make, tell, hush, onAddress, setAddress };
 })();

@@ -102,7 +102,8 @@
       this.pin(null);
       this.find("step").value = index;
       const left = this.step.lanes.filter((lane) => lane.left).map((lane) => `${lane.title}: the ${lane.left[0]} shortest (${showMs(lane.left[1])} together) are left out`);
-      const remark = [this.step.remark && `This step was ${this.step.remark}`, ...left].filter(Boolean).join(". ");
+      const without = this.step.noMemory && `Allocated memory is not drawn here: ${this.step.noMemory}`;
+      const remark = [this.step.remark && `This step was ${this.step.remark}`, ...left, without].filter(Boolean).join(". ");
       this.find("remark").textContent = remark && `${remark}.`;
       this.find("remark").hidden = !remark;
       this.place();

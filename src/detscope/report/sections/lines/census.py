@@ -18,6 +18,16 @@ KINDS = {
     "index": "a tensor of the device indexed by one of the host",
     "launch": "an operator on the device",
     "allocation": "memory that is asked for",
+    "suppression": "a suppression of boxes",
+    "layer": "a layer with trained weights",
+    "average": "weights averaged tensor by tensor",
+    "fill": "memory written before its use: deterministic algorithms were asked for",
+    "clone": "a copy that autograd makes before an in-place operator",
+    "padding": "rows that fill a tensor of boxes up",
+    "scaling": "gradients scaled although nothing was computed in float16",
+    "cdist": "distances of all pairs",
+    "diagonal": "costs between images, of which each image's own are taken",
+    "mask_again": "a mask that indexes a second time",
 }
 _DEFINITION = (
     "Per step, of steps of their own that no time is taken from. The line is the innermost outside of torch;"

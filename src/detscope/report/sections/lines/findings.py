@@ -24,7 +24,6 @@ _COLUMNS = (
     Column("id", "code", brief=False),
     Column("what", "sentence"),
     Column("where", "code"),
-    Column("change", "sentence", brief=False),
     Column("ms on a device", "ms"),
     Column("waits", "count", brief=False),
     Column("launches", "count", brief=False),
@@ -32,6 +31,7 @@ _COLUMNS = (
     Column("lowest", "ms", brief=False),
     Column("highest", "ms", brief=False),
     Column("sure", brief=False),
+    Column("change", "sentence", brief=False),
 )
 _EVIDENCE = (
     Column("id", "code", brief=False),
@@ -56,7 +56,9 @@ def section(data: ReportData) -> Section | Absent | None:
     rows = [row for one in at_lines for row in _line_rows(one, census)]
     blocks: list[Block] = [
         Facts([Fact("on a device", f"an estimate: {ASSUMES}")]),
-        Table("findings-list", "What costs time", _COLUMNS, [_row_of(one) for one in findings]),
+        Table(
+            "findings-list", "What costs time", _COLUMNS, [_row_of(one) for one in findings], unfolded=True
+        ),
         Table("findings-lines", "Their lines, as the census saw them", _EVIDENCE, rows),
     ]
     return Section("findings", "Findings", _title(at_lines), _DEFINITION, blocks)
@@ -77,7 +79,6 @@ def _row_of(one: Finding) -> Row:
         one.id,
         one.claim,
         places_text(one) or "the whole run",
-        one.evidence.text if one.change == one.claim else one.change,
         None if cost is None else cost.ms,
         None if cost is None else cost.waits,
         None if cost is None else cost.launches,
@@ -85,6 +86,7 @@ def _row_of(one: Finding) -> Row:
         one.cost_low_ms,
         one.cost_high_ms,
         one.confidence or f"cannot tell: {one.cannot_tell}",
+        one.evidence.text if one.change == one.claim else one.change,
     ]
 
 
@@ -104,4 +106,4 @@ def _line_rows(one: Finding, census: CensusFigures) -> Iterator[Row]:
         ]
 
 
-PART = SectionPart("findings", 15, section, unasked=("eval", "import"))
+PART = SectionPart("findings", 25, section, unasked=("eval", "import"))
