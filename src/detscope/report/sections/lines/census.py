@@ -17,7 +17,7 @@ KINDS = {
     "feed": "a copy to the device",
     "index": "a tensor of the device indexed by one of the host",
     "launch": "an operator on the device",
-    "allocation": "memory that is asked for",
+    "allocation": "memory that the driver was asked for",
 }
 _DEFINITION = (
     "Per step, of steps of their own that no time is taken from. The line is the innermost outside of torch;"
