@@ -115,15 +115,23 @@ def double(code: Code) -> list[str]:
 
 
 def test_statements_beside_each_other_are_one_diff_that_applies(tmp_path: Path) -> None:
-    source = "".join(f"line_{number} = {number}\n" for number in range(12))
+    source = "".join(f"line_{number} = {number}\n" for number in range(20))
     (tmp_path / "code.py").write_text(source)
-    lines = (2, 3, 6, 12)
+    lines = (2, 3, 6, 20)
     told = [statements.read_statement(str(tmp_path / "code.py"), line) for line in lines]
     diff = make_diff(map(read_statement, told), double)
     assert diff is not None
     (file,) = read_patch(diff, "d")
     expected = [line + "pass\n" * (number in lines) for number, line in enumerate(source.splitlines(True), 1)]
     assert apply_patch(source, file, "d") == "".join(expected)
+    assert len(file.hunks) == 2  # lines that are near are one, with lines around: git asks for that
+
+
+def test_a_statement_inside_of_another_is_left_to_a_person(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("if all:\n    one = 1\n    two = 2\n")
+    told = [read_statement(statements.read_statement(str(tmp_path / "code.py"), line)) for line in (1, 2)]
+    assert None not in told and make_diff(told[:1], double) is not None
+    assert make_diff(told, double) is None
 
 
 def test_of_what_a_run_says_nothing_is_believed_that_does_not_fit() -> None:

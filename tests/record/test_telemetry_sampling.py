@@ -10,14 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from detscope.record.device import telemetry as module
-from detscope.record.device.telemetry import Reading, Sample, Telemetry, until_next_sample_s
+from detscope.record.device.telemetry import Reading, Telemetry, TelemetryRow, until_next_sample_s
 
 
 def wait_until(
-    telemetry: Telemetry, samples: int, seen: Callable[[Sample], bool] | None = None
-) -> list[Sample]:
+    telemetry: Telemetry, samples: int, seen: Callable[[TelemetryRow], bool] | None = None
+) -> list[TelemetryRow]:
     """Drain until that many sampling moments, and such a row, have been seen (or 15 minutes are over)."""
-    rows: list[Sample] = []
+    rows: list[TelemetryRow] = []
     limit = time.monotonic() + 900
     while time.monotonic() < limit:
         if len({row.time_ns for row in rows}) >= samples and (seen is None or any(map(seen, rows))):
@@ -85,7 +85,7 @@ def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
     child.stdout.readline()  # a program that has only just begun has hardly any memory
     source = f"worker:{child.pid}"
 
-    def busy(row: Sample) -> bool:
+    def busy(row: TelemetryRow) -> bool:
         return row.source == source and row.metric == "cpu_percent" and row.value > 0
 
     try:
@@ -138,7 +138,7 @@ def test_a_source_that_breaks_is_noted_once_and_dropped_and_the_others_go_on() -
 
 def test_draining_from_another_thread_loses_and_repeats_nothing() -> None:
     source = Counting("source")
-    rows: list[Sample] = []
+    rows: list[TelemetryRow] = []
     with Telemetry(hz=1000, sources=[source]) as telemetry:
         reader = threading.Thread(target=lambda: rows.extend(wait_until(telemetry, 50)))
         reader.start()

@@ -11,6 +11,7 @@ class Memory:
     def __init__(self, capacity: int, context: int = 300 << 20) -> None:
         self.capacity, self.context = capacity, context  # the driver's own share is the context
         self.allocated = self.peak = self.reserved = self.peak_reserved = self.failures = 0
+        self.calls = 0  # of the driver, for memory
         self.blocks: dict[int, tuple[int, int]] = {}  # by key: address, bytes
 
     @property
@@ -25,6 +26,7 @@ class Memory:
             self.failures += 1
             return False
         self.blocks[key] = (address, size)
+        self.calls += needed > self.reserved
         self.allocated += size
         self.reserved = max(self.reserved, needed)
         self.peak, self.peak_reserved = max(self.peak, self.allocated), max(self.peak_reserved, self.reserved)

@@ -253,6 +253,7 @@ def make_functions(machine: Machine, driver: Driver) -> dict[str, Any]:
             "inactive_split_bytes": level(memory.reserved - memory.allocated, 0),
             "num_alloc_retries": memory.failures,
             "num_ooms": memory.failures,
+            "num_device_alloc": memory.calls,
         }
 
     def empty_cache() -> None:

@@ -82,6 +82,22 @@ def test_a_detector_waits_as_often_as_is_counted_without_a_device(name: str, tmp
         )
 
 
+def test_on_a_device_the_line_is_named_at_which_the_driver_is_asked_for_memory(tmp_path: Path) -> None:
+    """In the step that is counted one tensor is larger than any before."""
+    with simulate():
+        model = torch.nn.Conv2d(3, 4, 3).to("cuda")
+        batches = [torch.rand(2, 3, 8, 8).to("cuda") for _ in range(3)]
+
+        def step(batch: torch.Tensor) -> torch.Tensor:
+            kept = torch.ones((64 if batch is batches[-1] else 1) << 20, device="cuda")
+            return model(batch).square().mean() + kept[0]
+
+        table = record_census(model, batches, step, tmp_path)
+    asked = table.filter(pl.col("kind") == "allocation")
+    assert asked["count"].to_list() == [1]
+    assert "torch.ones(" in asked["code"].item()
+
+
 def test_on_a_device_a_row_s_time_is_the_wait_itself(tmp_path: Path) -> None:
     """The device is busy for 50 ms when the host asks for a value."""
 

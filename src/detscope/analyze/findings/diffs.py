@@ -6,8 +6,9 @@ Statements were kept when the run was recorded: no file of the user's is opened 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -25,6 +26,11 @@ class Statement(msgspec.Struct, frozen=True):
     first: int  # of the statement
     last: int
     has_torch: bool  # whether `torch` is a name of the file
+
+    @property
+    def own_lines(self) -> tuple[str, ...]:
+        """Those of the statement itself."""
+        return self.lines[self.first - self.begin : self.last - self.begin + 1]
 
 
 def read_statement(told: object) -> Statement | None:
@@ -91,34 +97,42 @@ Rewrite = Callable[[Code], list[str] | None]  # the statement's new lines; None 
 def make_diff(statements: Iterable[Statement | None], rewrite: Rewrite) -> str | None:
     """A diff that changes each of them; None where there is none, or one that is not as expected."""
     asked = list(statements)
-    known = sorted({one for one in asked if one is not None}, key=lambda one: (one.path, one.first))
-    if not known or None in asked:
-        return None
-    told: list[str] = []
-    path, used, shift = "", 0, 0  # the last line that a hunk has; how far lines have moved
-    for index, one in enumerate(known):
-        old = one.lines[one.first - one.begin : one.last - one.begin + 1]
-        code = _parse(old, one.has_torch)
+    changed: dict[Statement, list[str]] = {}
+    for one in asked:
+        code = None if one is None else _parse(one.own_lines, one.has_torch)
         new = rewrite(code) if code is not None and len(code.trees) == 1 else None
-        if new is None or _parse(new) is None or one.first <= used * (one.path == path):
+        if one is None or new is None or _parse(new) is None:
             return None
-        if one.path != path:
-            path, used, shift = one.path, 0, 0
-            told += [f"--- a/{path}", f"+++ b/{path}"]
-        following = known[index + 1] if index + 1 < len(known) else None
-        stop = following.first - 1 if following is not None and following.path == path else one.last + 3
-        begin = max(one.begin, used + 1)
-        before = one.lines[begin - one.begin : one.first - one.begin]
-        behind = one.lines[one.last - one.begin + 1 : stop - one.begin + 1]
-        used = one.last + len(behind)
-        around = len(before) + len(behind)
-        told.append(f"@@ -{begin},{around + len(old)} +{begin + shift},{around + len(new)} @@")
-        told += [f" {line}" for line in before]
-        told += [f"-{line}" for line in old] + [f"+{line}" for line in new]
-        told += [f" {line}" for line in behind]
-        shift += len(new) - len(old)
-    text = "\n".join(told) + "\n"
-    return text if len(text) <= MOST_CHARACTERS else None
+        changed[one] = new
+    ordered = sorted(changed, key=lambda one: (one.path, one.first))
+    if any(one.path == other.path and other.first <= one.last for one, other in pairwise(ordered)):
+        return None  # one inside of the other
+    told: list[str] = []
+    for path in dict.fromkeys(one.path for one in changed):
+        inside = {one.first: (one, new) for one, new in changed.items() if one.path == path}
+        told += [f"--- a/{path}", f"+++ b/{path}", *_write_hunks(inside)]
+    text = "".join(f"{line}\n" for line in told)
+    return text if 0 < len(text) <= MOST_CHARACTERS else None
+
+
+def _write_hunks(changed: Mapping[int, tuple[Statement, list[str]]]) -> Iterator[str]:
+    """Of one file, by the first lines of statements; what lies near each other is one hunk."""
+    lines = {at: line for one, _ in changed.values() for at, line in enumerate(one.lines, one.begin)}
+    shift = 0  # how far lines have moved
+    at = 0
+    for begin in sorted(lines):
+        if begin < at:
+            continue  # of the hunk before
+        at, hunk = begin, list[str]()
+        while at in lines:
+            one, new = changed.get(at, (None, []))
+            old = [lines[at]] if one is None else one.own_lines
+            hunk += [f" {lines[at]}"] if one is None else [*(f"-{x}" for x in old), *(f"+{x}" for x in new)]
+            at += len(old)
+        before, after = (sum(line[0] != sign for line in hunk) for sign in "+-")
+        yield f"@@ -{begin},{before} +{begin + shift},{after} @@"
+        yield from hunk
+        shift += after - before
 
 
 def name_called(call: ast.Call) -> str:

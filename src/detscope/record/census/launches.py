@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detscope.record.census.operators import (
+    ALLOCATION,
     CHECKS,
     COPY,
     FEED,
@@ -19,6 +20,7 @@ from detscope.record.census.operators import (
     LAUNCH,
     SIZE,
     WITHOUT_KERNEL,
+    count_driver_calls,
     is_masked,
     makes_wait,
 )
@@ -35,6 +37,7 @@ class OperatorListener(TorchDispatchMode):
     def __init__(self, census: Census) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._census = census
+        self._driver_calls = count_driver_calls() if census.places.knows_devices else 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -59,7 +62,7 @@ class OperatorListener(TorchDispatchMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, host_ns: int
     ) -> None:
         census, name = self._census, func._schema.name
-        on_device = self._follow(name, args, kwargs, output)
+        on_device, asked = self._follow(name, args, kwargs, output), self._has_asked_driver()
         if census.counted or (census.checking and name in CHECKS):
             return
         where = census.look_around(sys._getframe(1).f_back)
@@ -77,11 +80,20 @@ class OperatorListener(TorchDispatchMode):
             return
         kind, what = self._find_wait(name, args, kwargs, output)
         size = sum(one.numel() * one.element_size() for one in tensors_of(output))
+        if asked:
+            census.add_find(where, ALLOCATION, name, host_ns, size)
         if kind is not None:
             told = f"non_blocking={_is_later(args, kwargs)}" if name == "aten::copy_" else ""
             census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0, told)
         if not func.is_view and name not in WITHOUT_KERNEL and kind not in (FEED, COPY):
             census.add_find(where, LAUNCH, name, host_ns, size)
+
+    def _has_asked_driver(self) -> bool:
+        """Whether the allocator had no block for what was just made; without a device nobody knows."""
+        if not self._census.places.knows_devices:
+            return False
+        before, self._driver_calls = self._driver_calls, count_driver_calls()
+        return self._driver_calls > before
 
     def _follow(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
         """Where its results lie; whether the device has any part in it."""

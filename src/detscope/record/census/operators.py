@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 READ, SIZE, COPY, FEED, INDEX, LAUNCH = "read", "size", "copy", "feed", "index", "launch"
+ALLOCATION = "allocation"  # for which torch's allocator asked the driver
 WAITS = (READ, SIZE, COPY)  # kinds in which the host waits for the device
 
 # operators after which the host has to know a value, or how many elements came out
@@ -61,6 +62,13 @@ FACTORIES = (
 )  # fmt: skip
 OF_DATA = ("tensor", "as_tensor", "asarray", "from_numpy", "frombuffer", "scalar_tensor", "new_tensor")
 FROM_HOST = ("tensor", "as_tensor", "asarray")  # of numbers on the host, wherever the tensor is to live
+
+
+def count_driver_calls() -> int:
+    """How often torch's allocator has asked the driver of the current device for memory."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return int(torch._C._cuda_memoryStats(torch.cuda.current_device()).get("num_device_alloc", 0))
 
 
 def makes_wait(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

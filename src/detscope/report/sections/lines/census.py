@@ -17,7 +17,7 @@ KINDS = {
     "feed": "a copy to the device",
     "index": "a tensor of the device indexed by one of the host",
     "launch": "an operator on the device",
-    "allocation": "memory that is asked for",
+    "allocation": "memory that the driver was asked for",
     "suppression": "a suppression of boxes",
     "layer": "a layer with trained weights",
     "average": "weights averaged tensor by tensor",
