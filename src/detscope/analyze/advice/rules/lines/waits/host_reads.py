@@ -48,8 +48,8 @@ _SHAPES = (
     ),
 )
 _WRITTEN = (
-    "what is written into lies on the host: make it where the values are (device=values.device, or new_zeros of"
-    " them); what the host needs, copy once"
+    "what is written into lies on the host: make it where the values are (device=values.device, or new_zeros"
+    " of them); what the host needs, copy once"
 )
 _OTHERWISE = "keep the value on the device until after the step, or take it from what the host knows"
 
