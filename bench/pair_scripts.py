@@ -37,8 +37,10 @@ for settings in [one for table in tables for one in table.values() if isinstance
         settings["backbone_pretrained"] = False
 weights = {} if kind == "rfdetr" else None  # of no weights at all it fetches some
 model = getattr(library, name)(weights, size=size, nb_classes=3, device="cpu")
+more = {"nbs": 2} if kind == "rfdetr" else {}  # or it takes several batches for a step
 model.train(
-    data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, workers=0, device="cpu")
+    data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, workers=0, device="cpu",
+    **more)
 """
 
 RFDETR_SEGMENT = """

@@ -28,3 +28,10 @@ def test_a_read_is_told_what_does_the_same_without(code, begin, tmp_path):
     run = write_counted(tmp_path, [place(code=code, around="")])
     (found,) = [one for one in summarize(run).findings if one.rule == "host_reads"]
     assert found.change.startswith(begin)
+
+
+def test_what_is_copied_into_a_tensor_of_the_host_is_told_to_be_made_on_the_device(tmp_path):
+    row = list(place(code="padded[index] = boxes", around="", kind="copy"))
+    row[2] = "aten::copy_"
+    (found,) = [one for one in summarize(write_counted(tmp_path, [tuple(row)])).findings if one.where]
+    assert found.change.startswith("what is written into lies on the host")

@@ -50,6 +50,10 @@ _SHAPES = (
         " read it every n-th step only",
     ),
 )
+_WRITTEN = (
+    "what is written into lies on the host: make it where the values are (device=values.device, or new_zeros"
+    " of them); what the host needs, copy once"
+)
 _OTHERWISE = "keep the value on the device until after the step, or take it from what the host knows"
 
 
@@ -83,6 +87,8 @@ def _rewrite(code: Code) -> list[str] | None:
 
 def suggest_change(row: CensusPlace) -> str:
     """What does the same without the read, by how the line looks."""
+    if row.what == "aten::copy_":
+        return _WRITTEN
     return next((change for shape, change in _SHAPES if shape.search(row.code)), _OTHERWISE)
 
 
