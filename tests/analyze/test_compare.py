@@ -112,6 +112,19 @@ def test_a_renamed_module_is_found_by_its_structure(tmp_path):
     assert rows["backbone"].was is None
 
 
+def test_a_module_that_is_gone_is_named_once(tmp_path):
+    before, after = make_run(tmp_path, 1), make_run(tmp_path, 2, rename={"rpn": "neck.attention"})
+    rows = compare_runs(before, [after]).comparisons[0].modules
+    assert all(row.was != row.path for row in rows)
+
+
+def test_stages_and_modules_are_not_compared_with_a_run_that_recorded_none(tmp_path):
+    before, after = make_run(tmp_path, 1), make_run(tmp_path, 2, info={"level": "phases"})
+    one = compare_runs(before, [after]).comparisons[0]
+    assert one.modules == [] and one.stages == [] and one.phases
+    assert any("stages and modules are not compared" in note for note in one.notes)
+
+
 def test_what_differs_in_settings_comes_with_the_comparison(tmp_path):
     base = make_run(tmp_path, 1, info={"settings": {"training": {"batch_size": 2, "seed": 0}}})
     later = make_run(tmp_path, 2, info={"settings": {"training": {"batch_size": 4, "seed": 0}}})
