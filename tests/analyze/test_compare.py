@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from compared_runs import make_run
+from compared_runs import MODULES, make_run
 from detscope.analyze.compare.change import Change, Family, compare_steps
 from detscope.analyze.compare.differences import SettingChange
 from detscope.analyze.compare.gate import GATE_NAMES, judge_gate, parse_gate
@@ -112,10 +112,12 @@ def test_a_renamed_module_is_found_by_its_structure(tmp_path):
     assert rows["backbone"].was is None
 
 
-def test_a_module_that_is_gone_is_named_once(tmp_path):
-    before, after = make_run(tmp_path, 1), make_run(tmp_path, 2, rename={"rpn": "neck.attention"})
-    rows = compare_runs(before, [after]).comparisons[0].modules
-    assert all(row.was != row.path for row in rows)
+def test_a_module_that_is_gone_is_named_once(tmp_path, monkeypatch):
+    before = make_run(tmp_path, 1)
+    monkeypatch.delitem(MODULES, "roi_heads.box_predictor")
+    rows = compare_runs(before, [make_run(tmp_path, 2)]).comparisons[0].modules
+    (gone,) = [row for row in rows if row.verdict == "gone"]
+    assert gone.row_label == "roi_heads.box_predictor"
 
 
 def test_stages_and_modules_are_not_compared_with_a_run_that_recorded_none(tmp_path):
