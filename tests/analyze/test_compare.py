@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from compared_runs import make_run
+from compared_runs import MODULES, make_run
 from detscope.analyze.compare.change import Change, JudgedTables, compare_steps
 from detscope.analyze.compare.differences import SettingChange
 from detscope.analyze.compare.gate import GATE_NAMES, judge_gate, parse_gate
@@ -110,6 +110,21 @@ def test_a_renamed_module_is_found_by_its_structure(tmp_path):
     rows = {row.path: row for row in compare_runs(base, [later]).comparisons[0].modules}
     assert rows["proposals.net"].was == "rpn"
     assert rows["backbone"].was is None
+
+
+def test_a_module_that_is_gone_is_named_once(tmp_path, monkeypatch):
+    before = make_run(tmp_path, 1)
+    monkeypatch.delitem(MODULES, "roi_heads.box_predictor")
+    rows = compare_runs(before, [make_run(tmp_path, 2)]).comparisons[0].modules
+    (gone,) = [row for row in rows if row.verdict == "gone"]
+    assert gone.row_label == "roi_heads.box_predictor"
+
+
+def test_stages_and_modules_are_not_compared_with_a_run_that_recorded_none(tmp_path):
+    before, after = make_run(tmp_path, 1), make_run(tmp_path, 2, info={"level": "phases"})
+    one = compare_runs(before, [after]).comparisons[0]
+    assert one.modules == [] and one.stages == [] and one.phases
+    assert any("stages and modules are not compared" in note for note in one.notes)
 
 
 def test_what_differs_in_settings_comes_with_the_comparison(tmp_path):

@@ -121,6 +121,53 @@ def test_a_step_has_the_spans_of_its_tables_and_what_the_loader_made_meanwhile(r
     assert batches.depths.tolist() == [0, 1]
 
 
+def test_names_tell_the_lines_that_a_census_saw_and_where_a_part_is_called(tmp_path: Path) -> None:
+    places = {"EMA.update()": {"own": {"function": "main", "file": "train.py", "line": 9}, "inside": None}}
+    info = {"device": "cpu", "level": "ops", "part_places": places}
+    writer = RunWriter(tmp_path, "run", "small", info)
+    writer.append_rows("steps", [(step, 0, "recorded", "step", step * MS, MS, None) for step in range(3)])
+    for name, track in (("head", "modules"), ("EMA.update()", "modules"), ("aten::item", "operators")):
+        writer.append_rows("timeline", [(1, track, name, "forward", MS, MS // 2)])
+    writer.append_rows("nodes", [("module", "head", "Head", "head", 12)])
+    writer.append_rows("nodes", [("part", "EMA.update()", "", "ema", 0)])
+    own = ("train.py", 7, "main")
+    for step in (3, 4):
+        rest = (1, 0, 0, "x = y.item()", "", "")
+        writer.append_rows(
+            "census",
+            [
+                (step, "forward", "read", "aten::item", "net.py", 41, "Head.forward", *own, 6, *rest),
+                (
+                    step,
+                    "forward",
+                    "read",
+                    "aten::item",
+                    "net.py",
+                    50,
+                    "check.<locals>.<listcomp>",
+                    *own,
+                    2,
+                    *rest,
+                ),
+                (step, "forward", "launch", "aten::add", "net.py", 42, "Head.decode", *own, 3, *rest),
+            ],
+        )
+    writer.close_run("ok", None)
+    found = read_timeline(load_run(writer.folder))
+    assert found is not None
+    about = {name.text: dict(name.about) for name in found.names}
+    assert about["aten::item"]["called at"].startswith("net.py:41 Head.forward (6 per step), net.py:50 check")
+    lines = "net.py:41 Head.forward (6 per step), net.py:42 Head.decode (3 per step)"
+    assert about["head"]["busiest lines of its class"] == lines
+    assert about["EMA.update()"]["line"] == "train.py:9 main"
+
+
+def test_a_step_without_a_curve_of_memory_says_why(run_folder: Path, tmp_path: Path) -> None:
+    found = read_timeline(load_run(run_folder))
+    assert found is not None
+    assert {step.memory_why for step in found.steps} == {"--memory follows its blocks, in steps of their own"}
+
+
 def test_a_run_without_spans_has_nothing_to_look_into(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, "train", "small", {"device": "cpu", "level": "phases"})
     writer.append_rows("steps", [(0, 0, "recorded", "step", 0, MS, None)])

@@ -93,7 +93,7 @@ FLAGS = {
     },
     "predict": {
         "NETWORK", "--device-model", "--batch-sizes", "--image-size", "--memory-limit", "--workload",
-        "--stage", "--optimizer", "--picture", "--json",
+        "--stage", "--optimizer", "--picture", "--html", "--json",
     },
 }  # fmt: skip
 

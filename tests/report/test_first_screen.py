@@ -15,6 +15,7 @@ from rich.console import Console
 from detscope.analyze.drawing import ReportData
 from detscope.analyze.summary import RunSummary
 from detscope.analyze.trust import judge_trust
+from detscope.report.figures import as_sentence
 from detscope.report.first_screen import FirstScreen, make_first_screen
 from detscope.report.model import Column, Section, Table
 from detscope.report.render.screen import print_first_screen
@@ -222,6 +223,13 @@ def test_no_line_is_wider_than_asked_and_no_letter_is_lost(text: str, width: int
 @given(some.lists(some.text("abc", min_size=1, max_size=9), max_size=30), some.integers(10, 60))
 def test_words_that_fit_a_line_are_never_broken(words: list[str], width: int) -> None:
     assert [word for line in wrap_text(" ".join(words), width) for word in line.split()] == words
+
+
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name_of_the_code() -> None:
+    assert as_sentence("backward takes 52 %") == "Backward takes 52 %"
+    assert as_sentence("input-bound: waiting") == "Input-bound: waiting"
+    for text in ("roi_heads takes 59 %", "aten::add takes", "backbone.fpn is slower", "nms() waits"):
+        assert as_sentence(text) == text
 
 
 def test_a_long_module_breaks_behind_its_dots() -> None:

@@ -16,6 +16,8 @@ from browsing import Visit, after_some_frames, until
 from PIL import Image
 
 from detscope.report.files import write_report
+from detscope.report.model import Card, Cards, Section
+from detscope.report.render.page import render_page
 from detscope.runs.schema import TABLES
 from detscope.runs.writer import RunWriter, polars_schema
 from memory_samples import made_run
@@ -253,6 +255,32 @@ def test_the_navigation_stays_in_view_and_says_where_one_is(desk: Visit) -> None
     current = page.locator("nav a[aria-current]")
     until(page, lambda: current.get_attribute("href") == "#loader", "the section in view")
     assert page.evaluate("document.querySelector('nav').getBoundingClientRect().top >= 0")
+
+
+def test_the_navigation_marks_the_first_section_as_soon_as_the_page_is_open(
+    browser: Any, report: Path
+) -> None:
+    page = Visit(browser, report).page
+    current = page.locator("nav a[aria-current]")
+    until(page, lambda: current.count() == 1, "a section that one is in")
+    assert current.get_attribute("href") == "#verdict"
+
+
+def test_cards_leave_no_empty_field_whatever_their_number_and_the_width(browser: Any, tmp_path: Path) -> None:
+    cards = [Card("label", "12.3 ms", "a detail of some length " * (number % 3)) for number in range(11)]
+    sections = [Section(f"s{many}", "s", "s", "", [Cards(cards[:many])]) for many in range(1, 12)]
+    path = tmp_path / "cards.html"
+    path.write_text(render_page("cards", "", sections, [], ""))
+    bare = """[...document.querySelectorAll('.cards')].map((field) => {
+        const boxes = [...field.children].map((card) => card.getBoundingClientRect());
+        const { left, right, top, bottom } = field.getBoundingClientRect();
+        const covered = boxes.reduce((sum, box) => sum + box.width * box.height, 0);
+        return 1 - covered / ((right - left) * (bottom - top));
+    })"""
+    for width in (1280, 900, 700, 420, 320):
+        page = Visit(browser, path, viewport={"width": width, "height": 800}).page
+        page.add_style_tag(content="main > section { content-visibility: visible !important; }")
+        assert max(page.evaluate(bare)) < 0.06, width  # lines between cards, and around them
 
 
 def test_dark_is_one_press_away(telephone: Visit) -> None:

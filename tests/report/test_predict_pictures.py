@@ -20,6 +20,7 @@ from detscope.report.verbs.prediction_charts import (
     prediction_charts,
     score_charts,
 )
+from detscope.report.verbs.prediction_page import prediction_page
 
 EVIL = "</text><script>alert(1)</script>"
 WORDS = {1: "fits", 8: "too close to call", 64: "does not fit"}
@@ -105,6 +106,20 @@ def test_without_a_device_model_memory_alone_is_drawn_and_the_picture_says_so(tm
     assert any("latency: no device model" in text for text in texts)
     assert not any(text.startswith("Time of a step") for text in texts)
     assert "cannot tell whether it fits" in texts
+
+
+def test_the_page_begins_with_what_fits_the_best_batch_and_what_to_do_next() -> None:
+    page = prediction_page(prediction())
+    for words in (
+        "Fits up to batch 5 in 1.35 GB",
+        "batch 8 is best: 50.0 images/s",
+        "Largest batch that fits",
+    ):
+        assert words in page, words
+    assert "--batch-size 8" in page
+    assert page.index("Largest batch that fits") < page.index('<figure class="chart" id="latency"')
+    bare = prediction_page(prediction(device=False))
+    assert "detscope fit --microbench --out my.model" in bare and 'id="latency"' not in bare
 
 
 def test_a_single_batch_size_can_be_drawn(tmp_path: Path) -> None:

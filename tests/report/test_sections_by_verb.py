@@ -22,7 +22,7 @@ from detscope.report.clock_blocks import IDLE_CAUSES
 from detscope.report.figures import percent
 from detscope.report.files import report_html
 from detscope.report.first_screen import make_first_screen
-from detscope.report.model import Cards, Chart, Facts, Section, Table
+from detscope.report.model import Card, Cards, Chart, Facts, Section, Table
 from detscope.report.render.markdown import sections_markdown
 from detscope.report.sections import make_sections, memory
 from detscope.report.sections.content import section as content_section
@@ -59,7 +59,7 @@ def column_of(table: Table, title: str) -> list[object]:
         ("eval", ["verdict", "accuracy"]),
         ("import", ["verdict", "device", "imported"]),
         ("script", ["verdict", "step", "script"]),
-        ("ranks", ["verdict", "step", "ranks"]),
+        ("ranks", ["verdict", "ranks", "step"]),
     ],
 )
 def test_a_page_begins_with_what_its_verb_is_asked_about(name, first) -> None:
@@ -94,9 +94,24 @@ def test_an_inference_shows_its_distribution_and_each_percentile_with_what_it_ne
         "needs 459 images: --repeat 58"
     )
     cards = next(block for block in section_of(data, "verdict").blocks if isinstance(block, Cards)).cards
-    values = {card.label: card.value for card in cards}
-    assert values["p95"] == "needs 90 images"
-    assert values["NMS"] == "8.45 ms"
+    told_on = {card.label: (card.value, card.detail) for card in cards}
+    assert told_on["p95 per image"] == ("cannot tell", "needs 90 images: --repeat 12; 24 were measured")
+    assert told_on["NMS"][0] == "8.45 ms"
+
+
+@pytest.mark.parametrize("name", ["train", "infer", "script", "ranks"])
+def test_the_first_four_cards_are_p50_p95_images_per_second_and_the_peak(name: str) -> None:
+    cards = next(block for block in section_of(told(name), "verdict").blocks if isinstance(block, Cards))
+    labels = [card.label.split()[0] for card in cards.cards[:4]]
+    assert labels == ["Median", "p95", "Speed", "Peak"]
+    assert all(card.value for card in cards.cards)
+
+
+@pytest.mark.parametrize(
+    ("count", "columns"), [(1, 1), (4, 4), (5, 5), (6, 3), (7, 4), (8, 4), (9, 5), (11, 4)]
+)
+def test_cards_stand_in_rows_as_even_as_can_be(count: int, columns: int) -> None:
+    assert Cards([Card("label", "value")] * count).columns == columns
 
 
 def test_the_slowest_images_are_told_with_what_was_in_them() -> None:

@@ -263,7 +263,7 @@ def _list_tables(section: Section) -> list[TextTable]:
             rows = [[card.label, card.value, card.detail] for card in block.cards]
             found.append(TextTable(columns=("what", "value", "detail"), rows=rows))
         elif isinstance(block, Findings):
-            rows = [[one.title, one.evidence, one.gain, one.command] for one in block.findings]
+            rows = [[one.title, one.told, one.gain, one.command] for one in block.findings]
             found.append(TextTable(columns=("change", "evidence", "gain", "command"), rows=rows))
         elif isinstance(block, Notes):
             found.append(TextTable(columns=("note",), rows=[[text] for text in block.sentences]))

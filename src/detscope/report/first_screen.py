@@ -202,6 +202,9 @@ def _headline_figures(summary: RunSummary) -> Iterator[HeadlineFigure]:
     peak = find_peak(summary)
     if peak is not None:
         yield HeadlineFigure("peak", with_unit(peak.bytes, "bytes"), peak.of)
+    if summary.ranks is not None and summary.ranks.communication.share is not None:
+        talk = summary.ranks.communication
+        yield HeadlineFigure("communication", percent(talk.share), f"({percent(talk.hidden_share)} hidden)")
     if summary.clocks.clock == "device" and summary.clocks.device_step_ms is not None:
         yield HeadlineFigure("device step", with_unit(summary.clocks.device_step_ms, "ms"))
     use = summary.device_use

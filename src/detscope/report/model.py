@@ -208,6 +208,11 @@ class Suggestion:
     command: str = ""
     place: str = ""  # a line of code, as it stands there
 
+    @property
+    def told(self) -> str:
+        """Place and evidence, for those who have one paragraph for both."""
+        return " · ".join(part for part in (self.place, self.evidence) if part)
+
 
 @dataclass(frozen=True)
 class Findings:

@@ -27,15 +27,18 @@ class CodeLines:
         if path in self.parts:
             yield "line", self.parts[path]
         if type_name in self.classes:
-            yield "lines of its class", self.classes[type_name]
+            yield "busiest lines of its class", self.classes[type_name]
 
 
 def read_lines(run: Run) -> CodeLines:
     """Lines of the innermost code outside of torch, the most frequent first."""
     census = run.table("census")
-    parts = {
-        path: text for path, told in (run.info.get("part_places") or {}).items() if (text := _tell_part(told))
-    }
+    own_script = run.info.get("verb") in (
+        "run",
+        "record",
+    )  # else the loop is detscope's, and no line of theirs
+    places = (run.info.get("part_places") or {}) if own_script else {}
+    parts = {path: text for path, told in places.items() if (text := _tell_part(told))}
     if not census.height:
         return CodeLines(parts=parts)
     steps = max(1, census["step"].n_unique())

@@ -25,7 +25,7 @@ def tell_no_memory(run: Run) -> str:
     steps = run.table("memory", ("step",)).drop_nulls()["step"].unique().sort().to_list()
     if steps:
         named = f"step {steps[-1]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        return f"its blocks were followed in {named} alone, because that makes a step longer"
+        return f"its blocks were followed in {named} alone, because that takes time of its own"
     if run.info.get("verb") == "import":
         return "the file has no record of allocations"
     return "--memory follows its blocks, in steps of their own"

@@ -108,6 +108,8 @@ def _describe_names(run: Run, known: SpanNames, modules: Mapping[str, ModuleFigu
                     for direction, ms in (("forward", figures.forward_ms), ("backward", figures.backward_ms))
                     if ms
                 ]
+        elif kind == "stage" and text in nodes:  # a stage that is a module
+            about += lines.tell_module(text, nodes[text]["type"] or "")
         elif kind == "operator":
             about += [("shapes", inputs[text])] if text in inputs else []
             about += [("called at", lines.operators[text])] if text in lines.operators else []

@@ -13,8 +13,8 @@ from detscope.analyze.timeline.figures import TimelineWindow
 from detscope.runs.reader import Run
 
 _REMARKS = {
-    "ops": "recorded operator by operator, which makes it longer",
-    "memory": "recorded block of memory by block, which makes it longer",
+    "ops": "recorded operator by operator, which takes time of its own",
+    "memory": "recorded block of memory by block, which takes time of its own",
 }
 
 

@@ -83,7 +83,7 @@ def _draw_step(summary: RunSummary) -> Iterator[str]:
 def _tell_finding(finding: Suggestion) -> str:
     gain = f", {finding.gain}" if finding.gain else ""
     command = f"<br><code>{_text(finding.command)}</code>" if finding.command else ""
-    said = f"<b>{_text(finding.title)}</b>{_text(gain)}: {_text(finding.evidence)}{command}"
+    said = f"<b>{_text(finding.title)}</b>{_text(gain)}: {_text(finding.told)}{command}"
     return f'<div style="margin-top:10px">{said}</div>'
 
 

@@ -43,6 +43,15 @@ def fit_pieces(pieces: Sequence[Piece], most_lines: int, width: int) -> bool:
     return cut
 
 
+def shorten_sentences(pieces: Sequence[Piece], most_lines: int, width: int) -> None:
+    """As `fit_pieces`, of empty lines and sentences alone."""
+    fit_pieces([piece for piece in pieces if not piece.whole], most_lines - _rest(pieces, width), width)
+
+
+def _rest(pieces: Sequence[Piece], width: int) -> int:
+    return sum(height_of(piece.lines, width) for piece in pieces if piece.whole)
+
+
 def height_of(lines: Lines, width: int) -> int:
     """Rows of a terminal: what nobody may break, such as a long path in a command, takes several."""
     return sum(max(1, -(-line.cell_len // width)) for line in lines)

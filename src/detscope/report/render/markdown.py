@@ -44,7 +44,7 @@ def _block_parts(block: Block, brief: bool, most_rows: int | None) -> Iterator[s
             yield f"- {sentence(fact.label)}: {sentence(fact.text)}"
     elif isinstance(block, Findings):
         for finding in block.findings:
-            yield f"1. **{sentence(finding.title)}** {sentence(finding.evidence)}"
+            yield f"1. **{sentence(finding.title)}** {sentence(finding.told)}"
     elif isinstance(block, Notes):
         for text in block.sentences:
             yield f"- {sentence(text)}"

@@ -9,12 +9,20 @@ from rich.text import Text
 
 from detscope.report.figures import plain
 from detscope.report.model import Absent, Block, Cards, Fact, Facts, Findings, Notes, Section, Table
-from detscope.report.render.fitting import BLANK, Lines, Piece, blank_piece, fit_pieces, height_of
+from detscope.report.render.fitting import (
+    BLANK,
+    Lines,
+    Piece,
+    blank_piece,
+    fit_pieces,
+    height_of,
+    shorten_sentences,
+)
 from detscope.report.render.terminal_table import STYLES, table_lines, table_title
 from detscope.report.render.wrapping import pad_cells, wrap_command, wrap_text
 
 LABEL_CELLS = 12
-LEAST_ROWS = 3  # of a table that is shortened to fit a screen
+ENOUGH_ROWS, LEAST_ROWS = 8, 3  # of a table that is shortened to fit a screen; the latter where all is short
 _TITLE, _TABLE, _SENTENCES = 1, 2, 5  # how early they are shortened; an empty line before all of them
 
 
@@ -36,9 +44,12 @@ def print_sections(
     room = most_lines - len(where)
     rows = {key: min(most_lines, many) for key, many in wanted.items()}
     pieces = _make_pieces(chosen, console, rows)
-    while _height(pieces, console) > room and max(rows.values(), default=0) > LEAST_ROWS:
-        rows[max(rows, key=lambda key: rows[key])] -= 1
-        pieces = _make_pieces(chosen, console, rows)
+    for least in (ENOUGH_ROWS, LEAST_ROWS):  # between them sentences lose their end
+        while _height(pieces, console) > room and max(rows.values(), default=0) > least:
+            rows[max(rows, key=lambda key: rows[key])] -= 1
+            pieces = _make_pieces(chosen, console, rows)
+            if least == LEAST_ROWS:
+                shorten_sentences(pieces, room, console.width)
     cut = _shorten_pieces(pieces, room, console)
     first = next((key for key, many in rows.items() if many), None)
     while first is not None and rows[first] > 1 and not _has_table(pieces):  # rather one long row than none
@@ -202,7 +213,7 @@ def _findings_lines(block: Findings, width: int) -> Lines:
     for index, finding in enumerate(block.findings):
         gain = f" ({finding.gain})" if finding.gain else ""
         lines += labelled("advice" if index == 0 else "", finding.title + gain, width, "bold")
-        lines += labelled("", finding.evidence, width) if finding.evidence else []
+        lines += labelled("", finding.told, width) if finding.told else []
         lines += labelled_command("", finding.command, width) if finding.command else []
     return lines
 

@@ -49,24 +49,18 @@ def section(data: ReportData) -> Section | Absent:
             found.append((per, fit_cost(pairs, per, name)))
             choices.append((name, [_scatter_of(pairs[:MOST_POINTS], name)]))
     known = {cost.measure for _, cost in found if cost.slope is not None}
-    choices.sort(key=lambda choice: choice[0] not in known)  # what never varied explains nothing
     if not choices:
         return Absent("Cost against content", "what was in the steps is not known")
-    if not known:
-        return Absent("Cost against content", "the steps did not vary enough in what was in them")
-    axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
-    blocks: list[Block] = [
-        Facts(list(_content_facts(data.summary.content)), full=False),
-        Chart(
-            "content-chart",
-            "Milliseconds of a step against what was in it",
-            choices[0][1],
-            *axes,
-            choices=choices,
-        ),
-        _slopes_table("content-table", "Slopes", [_slope_row(cost, per) for per, cost in found]),
-    ]
+    choices = [choice for choice in choices if choice[0] in known]  # what never varied explains nothing
     stages = [cost for cost in data.summary.cost_against_content or () if cost.slope is not None]
+    if not choices and not stages:
+        return Absent("Cost against content", "the steps did not vary enough in what was in them")
+    blocks: list[Block] = [Facts(list(_content_facts(data.summary.content)), full=False)]
+    if choices:
+        axes = Axis(), Axis("ms" if data.device_steps is None else "ms on the device", lowest=0)
+        label = "Milliseconds of a step against what was in it"
+        blocks.append(Chart("content-chart", label, choices[0][1], *axes, choices=choices))
+    blocks.append(_slopes_table("content-table", "Slopes", [_slope_row(cost, per) for per, cost in found]))
     stages.sort(key=lambda cost: -(cost.r2 or 0.0))
     if stages:
         rows = [[cost.stage, *_slope_row(cost, None)] for cost in stages]

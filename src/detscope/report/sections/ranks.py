@@ -158,4 +158,4 @@ def _phases_chart(ranks: Ranks) -> Chart:
     return Chart("ranks-chart", label, lines, Axis("ms per step"), Axis(falling=True), height=height)
 
 
-PART = SectionPart("ranks", 12, section)
+PART = SectionPart("ranks", 12, section, order_in={"import": 15})

@@ -110,7 +110,7 @@ def _longest(found: RunTimeline) -> Table:
     for step in found.steps:
         rows += _longest_of(found, step)
     caption = f"The {LONGEST} spans of each step that took most time themselves, without those inside them"
-    return Table("timeline-table", caption, columns, rows, searchable=True)
+    return Table("timeline-table", caption, columns, rows, searchable=True, unfolded=True)
 
 
 def _longest_of(found: RunTimeline, step: DrawnStep) -> list[list[Value]]:

@@ -193,11 +193,15 @@ def ground_facts(found: Prediction) -> Iterator[Fact]:
         verb = "go" if len(targets) > 1 else "goes"
         text = f"{' and '.join(targets)} {verb} beyond everything measured in: {words}"
         yield Fact("extrapolated", text, "warn")
-    labels = [("note", found.notes), (CANNOT_TELL, found.cannot_tell), ("measured", found.measured)]
-    labels.append(("assumed", found.rows[0].assumed if found.rows else ()))
-    for label, sentences in labels:
+    for label, sentences in (("note", found.notes), (CANNOT_TELL, found.cannot_tell)):
         for text in sentences:
             yield Fact(label, text)
+    for label, several in (
+        ("measured", found.measured),
+        ("assumed", found.rows[0].assumed if found.rows else ()),
+    ):
+        if several:
+            yield Fact(label, "; ".join(several))
 
 
 def write_grounds(found: Prediction) -> str:

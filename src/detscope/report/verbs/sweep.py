@@ -328,9 +328,9 @@ def _result_section(rows: Sequence[SweepRow]) -> Section:
         Column("images/s", "number"),
         Column("allocated", "bytes"),
         Column("reserved", "bytes", brief=False),
-        Column("process", "bytes"),
+        Column("process", "bytes", brief=all(row.allocated_bytes is None for row in rows)),
         Column("steadiness", brief=False),
-        Column("status", "sentence"),
+        Column("status", "sentence", brief=any(row.kind != "ok" for row in rows)),
     ]
     body: list[list[Value]] = [
         [

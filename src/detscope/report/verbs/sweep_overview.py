@@ -37,6 +37,8 @@ _NETWORK |= {"best_images_per_s": Column("best images/s", "number")}
 def overview_section(summary: SweepSummary) -> Section:
     """The verdict, its figures, what to do next, one picture; then every network."""
     fastest = rank_groups(summary.groups)
+    # of one device the title says the same
+    telling = len(summary.devices) if len(summary.devices) > 1 else 0
     told = [f"{fastest[0].name} is fastest: {_tell_best(fastest[0])}"] if fastest else []
     blocks: list[Block] = [
         Cards(list(_figure_cards(summary, fastest))),
@@ -44,7 +46,7 @@ def overview_section(summary: SweepSummary) -> Section:
         Findings(list(_next_steps(summary)), brief=False),
         *_best_chart(fastest),
         make_table("networks", "Every network", summary.networks, _NETWORK),
-        make_table("devices", "How far every device is", summary.devices, _DEVICE, len(summary.devices)),
+        make_table("devices", "How far every device is", summary.devices, _DEVICE, telling),
     ]
     title = "; ".join([*told, describe_state(summary)])
     return Section("overview", "Verdict", title, "", blocks, brief_title=True)

@@ -596,6 +596,8 @@
   for (const [id, data] of Object.entries(detscope.data.timelines)) {
     const root = document.getElementById(id);
     let made = null;
+    const table = root.parentElement.querySelector("details.table");
+    if (table) table.open = false;  // it stands in the place of the picture where no script draws it
     const begin = () => (made ||= new Timeline(root, data));
     // not before one comes near it: the first screen of the page does not wait for it
     const seen = new IntersectionObserver((entries) => {
