@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,17 @@ def test_an_installed_command_is_recorded_and_its_run_names_what_was_typed(place
     assert figures["script"]["name"] == "some-tool"
     assert by_name(figures["script"]["parts"], "steps")["evaluation"] == 6
     assert figures["rerun"] == "detscope run some-tool predict"
+
+
+@pytest.mark.parametrize("name", ["app.pyz", "app", "./app", ".//app.py"])
+def test_an_archive_a_folder_and_a_path_are_what_they_are_to_python(place: Path, name: str) -> None:
+    tells = "import sys\nprint(sys.argv, __name__, __package__, __file__, __spec__ is None, sys.path[0])\n"
+    (place / "here" / "app").mkdir()
+    (place / "here" / "app" / "__main__.py").write_text(tells)
+    (place / "here" / "app.py").write_text(tells)
+    zipapp.create_archive(place / "here" / "app", place / "here" / "app.pyz")
+    plain, heard = start(place, sys.executable, name, "5"), run(place, name, "5")
+    assert (heard.stdout, heard.returncode) == (plain.stdout, 0), heard.stderr
 
 
 def test_a_file_goes_before_a_command_and_a_command_before_a_module(place: Path) -> None:

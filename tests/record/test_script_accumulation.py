@@ -156,3 +156,22 @@ def test_two_backward_passes_of_one_batch_are_no_accumulation(listen: Any) -> No
             out[4:].mean().backward()
             first.step()
     assert (heard.steps, heard.script["batches_per_step"]) == (8, 1)
+
+
+def test_a_batch_that_goes_through_the_model_twice_is_one_batch_also_without_a_loader(listen: Any) -> None:
+    model = Small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with listen() as heard:
+        for batch in list(batches(8)):
+            model(batch).mean().backward()
+            model(batch).square().mean().backward()  # as sharpness-aware minimisation does
+            optimizer.step()
+    assert (heard.steps, heard.script["batches_per_step"]) == (8, 1)
+    held = torch.empty_like(batch)
+    with listen() as heard:
+        for _ in range(8):
+            for batch in list(batches(2)):
+                held.copy_(batch)
+                model(held).mean().backward()
+            optimizer.step()
+    assert (heard.steps, heard.script["batches_per_step"]) == (8, 2)

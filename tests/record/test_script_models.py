@@ -10,6 +10,7 @@ import torch
 from script_listening import Net, batches, train
 from torch import nn
 
+from detscope.record.script.closing import note_wrappers
 from detscope.record.script.roots import RootModel, RootModels
 
 
@@ -177,8 +178,150 @@ def test_a_forward_that_is_called_directly_in_an_evaluation_is_said(listen: Any)
 
 
 def test_copies_on_several_devices_and_shards_are_said_to_be_what_they_are(listen):
-    sharded = type("FSDPNet", (type("FSDPModule", (), {}), Net), {})
-    for model, words in ((nn.DataParallel(Net()), "DataParallel: copies"), (sharded(), "FSDP: parameters")):
-        with listen() as run:
-            train(model, batches(6), torch.optim.SGD(model.parameters(), lr=0.01))
-        assert any(note.startswith(words) for note in run.info["notes"])
+    sharded = type("FSDPNet", (type("FSDPModule", (), {}), Net), {})()
+    with listen() as run:
+        train(sharded, batches(6), torch.optim.SGD(sharded.parameters(), lr=0.01))
+    assert any(note.startswith("FSDP: parameters") for note in run.info["notes"])
+    replicated = nn.DataParallel(Net())
+    with listen() as run:
+        train(replicated, batches(6), torch.optim.SGD(replicated.parameters(), lr=0.01))
+    assert not any(
+        "DataParallel" in note for note in run.info["notes"]
+    )  # no device: the model itself is called
+    replicated.device_ids = [0, 1]
+    assert any(note.startswith("DataParallel: copies") for note in note_wrappers(replicated, ()))
+
+
+class InParts(nn.Module):
+    """Never called as a module: its methods call its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64))
+        self.head = Head()
+
+    def find_features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x).relu()
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.find_features(x))
+
+
+class CallsItself(InParts):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.predict(x)
+
+
+@pytest.mark.parametrize("kind", [InParts, CallsItself])
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_module_whose_methods_call_its_parts_is_the_model(listen: Any, kind: Any, loader: bool) -> None:
+    model = kind()
+    call = model if kind is CallsItself else model.predict
+    with listen() as heard:
+        train(call, batches(8) if loader else list(batches(8)), torch.optim.SGD(model.parameters(), 0.01))
+        with torch.no_grad():
+            for batch in batches(2):
+                call(batch)
+    assert (heard.steps, heard.script["parts"]["evaluation"]["steps"]) == (8, 2)
+    assert heard.info["model"]["name"] == kind.__name__
+    assert heard.info["model"]["parameters"] == sum(one.numel() for one in model.parameters())
+    modules = heard.table("spans").filter(pl.col("kind") == "module")["path"]
+    assert {"body", "body.0", "head", "head.out"} <= set(modules)
+    assert not any(path.startswith("[") for path in modules)
+    method = "__call__" if kind is CallsItself else "predict"
+    notes = " ".join(heard.info["notes"])
+    assert f"{kind.__name__}.{method} was called directly" in notes
+
+
+def test_a_wrapper_of_one_model_is_not_the_model(listen: Any) -> None:
+    class Trained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.teacher = Big(), Small().eval()
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.teacher(batch)
+            return self.net(batch)
+
+    model = Trained()
+    with listen() as heard:
+        train(model.training_step, batches(6), torch.optim.SGD(model.parameters(), lr=0.01))
+    assert heard.info["model"]["name"] == "Big"
+    assert not any("called directly" in note for note in heard.info["notes"])
+
+
+def test_models_that_nobody_holds_together_are_said_to_stand_beside_each_other(listen: Any) -> None:
+    body, head = nn.Linear(8, 64), nn.Linear(64, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+    with listen() as heard:
+        train(lambda batch: head(body(batch).relu()), batches(6), optimizer)
+    assert any("no module that holds them all" in note for note in heard.info["notes"])
+
+
+def test_reading_a_weight_that_is_computed_calls_no_model(listen: Any) -> None:
+    model = Net()
+    nn.utils.parametrizations.weight_norm(model.head)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with listen() as heard:
+        for batch in batches(6):
+            train(model, [batch], optimizer)
+            with torch.no_grad():
+                for _ in range(3):
+                    model.head.weight.norm()
+    parts = heard.script["parts"]
+    assert (parts["training"]["steps"], parts["evaluation"]["steps"]) == (6, 0)
+    assert [root["class"] for root in heard.script["roots"]] == ["Net"]
+
+
+class Folded(nn.Module):
+    """Its weights are buffers, as deployed models have them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randn(outputs, inputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T
+
+
+class Scaled(nn.Module):
+    """A transform: what it keeps is no weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - self.mean
+
+
+def make_frozen() -> nn.Module:
+    return torch.jit.freeze(torch.jit.script(Net().eval()))
+
+
+def make_quantised() -> nn.Module:
+    from torch.ao import quantization
+
+    return quantization.quantize_dynamic(Net().eval(), {nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: nn.Sequential(Folded(8, 64), nn.ReLU(), Folded(64, 2)), "Sequential"),
+        (make_frozen, "Net"),
+        (make_quantised, "Net"),
+    ],
+)
+def test_a_model_for_inference_whose_weights_are_no_parameters_is_a_model(
+    listen: Any, make: Any, name: str
+) -> None:
+    model, transform = make(), Scaled()
+    assert not list(model.parameters())
+    with listen() as heard, torch.inference_mode():
+        for _ in range(8):
+            model(transform(torch.ones(4, 8)))
+    assert heard.script["parts"]["evaluation"]["steps"] == 8
+    assert heard.info["model"]["name"] == name

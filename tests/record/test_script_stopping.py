@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import polars as pl
+import pytest
 import torch
 from script_listening import Net, batches, train
 
@@ -61,3 +63,33 @@ def test_a_script_that_catches_the_request_to_stop_is_asked_again_and_then_let_g
                 caught += 1
     assert caught == 100
     assert any("caught every request" in note for note in heard.info["notes"])
+
+
+class TookTooLongError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", ["end_step", "prepare_root", "watch_inputs"])
+def test_what_a_signal_handler_raises_while_a_step_is_written_reaches_the_script(
+    listen: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def ring(_number: int, _frame: Any) -> None:
+        raise TookTooLongError
+
+    model, earlier = Net(), signal.signal(signal.SIGUSR1, ring)
+    heard = listen()
+    plain = getattr(heard.tracker.recording, place)
+
+    def ring_inside(*args: Any) -> Any:
+        if heard.tracker.recording.training.steps == 5:
+            signal.raise_signal(signal.SIGUSR1)
+        return plain(*args)
+
+    monkeypatch.setattr(heard.tracker.recording, place, ring_inside)
+    try:
+        with pytest.raises(TookTooLongError), heard:
+            train(model, batches(12), torch.optim.SGD(model.parameters(), lr=0.1))
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+    assert heard.steps == 5
+    assert "a signal handler of the script's raised TookTooLongError" in heard.info["reason"]

@@ -21,6 +21,7 @@ from torch_names import NameUse, find_event_uses, find_thing, find_uses, takes_k
 NEEDED = {
     "torch.UntypedStorage._new_shared",
     "torch._C",
+    "torch._C.DisableTorchFunction",
     "torch._C.DisableTorchFunctionSubclass",
     "torch._C.DispatchKey.Python",
     "torch._C._autograd._get_sequence_nr",
@@ -136,7 +137,16 @@ HELD_OPTIONAL = {
     "_{}_getCurrentRawStream": "a build without that kind of device has no such device either",
 }
 # Python's own, and those of classes of ours that another file looks into.
-NOT_TORCHS = {"_asdict", "_fields", "_inheriting", "_replace", "_run_module_as_main", "_sock", "_target"}
+NOT_TORCHS = {
+    "_asdict",
+    "_fields",
+    "_inheriting",
+    "_replace",
+    "_run_module_as_main",
+    "_sock",
+    "_target",
+    "_threading_atexits",
+}
 
 uses = functools.cache(find_uses)
 

@@ -11,8 +11,8 @@ from detscope.errors import InputError, UsageError
 from detscope.extras import MissingExtraError
 from detscope.zoo import BuildOptions
 from detscope.zoo.families._transformers_build import TransformersFamily, free_backbone, make_network
-from detscope.zoo.networks import count_parameters
 from detscope.zoo.registry import get_family, list_families, recognise_family
+from detscope.zoo.structure import count_parameters
 
 TINY = ["tiny_detr", "tiny_rtdetr", "tiny_dfine"]
 # one model of each other class of networks, as small as it can be run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def rerun_command(folder: Path, info: Mapping[str, Any]) -> str | None:
 def _from_here(command: list[str], folder: Path) -> list[str]:
     """The script as it was typed, or by its whole path where that was typed in another folder."""
     name, *arguments = command
-    if folder == Path.cwd() or not (folder / name).is_file():
-        return command
-    return [str(folder / name), *arguments]
+    with suppress(OSError):  # the current folder is gone
+        if folder == Path.cwd():
+            return command
+    return [str(folder / name), *arguments] if (folder / name).is_file() else command

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeGuard
 
+from detscope.record.foreign import raised_by_handler
+
 _IMAGES = ("pixel_values", "img", "imgs", "images", "image", "inputs", "input", "samples", "tensors", "data")
 _TARGETS = ("labels", "targets", "target", "annotations", "annotation", "instances", "data_samples")
 _BOXES = ("boxes", "bboxes", "bbox", "gt_boxes")
@@ -36,7 +38,11 @@ def describe_batch(batch: Any) -> BatchContent:
         images = next(_find_images(batch, 0), None)
         count, pixels, padded = (None, None, None) if images is None else images
         boxes, ids = (None, "") if images is None else _read_targets(batch) or (None, "")
-    except Exception:  # whatever a stranger's batch does when it is looked at is no matter of the script
+    except (
+        Exception
+    ) as error:  # whatever a stranger's batch does when it is looked at is no matter of the script
+        if raised_by_handler(error):
+            raise
         return BatchContent()
     return BatchContent(count, boxes, pixels, ids, padded)
 

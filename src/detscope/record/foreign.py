@@ -1,7 +1,8 @@
-"""Objects of somebody else's, known by identity: they live as long as without us; frames and patches."""
+"""What is somebody else's: objects, known by identity, that live as long as without us; frames, patches."""
 
 from __future__ import annotations
 
+import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -48,6 +49,19 @@ def frames_above(frame: FrameType | None, most: int | None = None) -> Iterator[F
     while frame is not None and most != 0:
         yield frame
         frame, most = frame.f_back, None if most is None else most - 1
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised it, which ran while our code happened to run: it is not ours."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(one, "func", getattr(one, "__func__", one)) for one in handlers if callable(one)]
+    codes = {
+        getattr(one, "__code__", None) or getattr(type(one).__call__, "__code__", None) for one in functions
+    }
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
 
 
 _ABSENT = object()

@@ -71,6 +71,7 @@ from detscope.runs.definitions import DEFINITIONS
 from detscope.runs.writer import RunWriter
 from detscope.zoo.contract import Observer, Stage, list_names
 from detscope.zoo.registry import recognise_parts
+from detscope.zoo.structure import count_parameters
 
 LEVELS = ("phases", "modules", "ops")
 COLLECTIVES = "collectives"
@@ -121,7 +122,7 @@ class StepRecorder:
             "device": self._device,
             "stages": list_names(stages),
             "bare_steps": {"one_in": bare_every, "seed": seed},
-            "model": {"name": name, "parameters": sum(p.numel() for p in model.parameters())},
+            "model": {"name": name, "parameters": count_parameters(model)},
             **(info or {}),
         }
         known["model"] = {**known["model"], **describe_tensors(model)}

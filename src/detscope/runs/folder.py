@@ -88,7 +88,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def _path_from_here(folder: Path) -> str:
     try:
         return str(folder.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere, or the current folder is gone
         return str(folder)
 
 

@@ -21,6 +21,7 @@ from detscope.zoo.families.efficientdet import quiet_effdet
 from detscope.zoo.family import USUAL_SIZE
 from detscope.zoo.outputs import check_losses
 from detscope.zoo.registry import build_model, get_card, list_cards, recognise_family
+from detscope.zoo.structure import count_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -229,11 +230,6 @@ def build_network(base: NetworkBase, *, seed: int = 0, image_size: int | None = 
         min_train_batch=card.min_train_batch,
         needs=card.needs,
     )
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Parameters, each counted once."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detscope.zoo.contract import Stage
@@ -224,7 +225,7 @@ def _find_code(model: nn.Module, targets: set[str]) -> Iterator[Stage]:
             files[kind.__module__] = None
             for name in vars(kind):
                 known = _name_code(name)
-                if known and left and callable(getattr(kind, name, None)) and not name.startswith("__"):
+                if known and left and _is_function(vars(kind)[name]) and not name.startswith("__"):
                     left -= 1
                     yield Stage(known, f"{path}.{name}()" if path else f"{name}()")
     for file in files:
@@ -234,6 +235,11 @@ def _find_code(model: nn.Module, targets: set[str]) -> Iterator[Stage]:
             if theirs and known in _OF_FUNCTIONS and not name.startswith("test") and left:
                 left -= 1
                 yield Stage(known, f"{file}:{name}")
+
+
+def _is_function(value: object) -> bool:
+    """Whether it is written as a method; a class may hold anything that can be called as an attribute."""
+    return isinstance(getattr(value, "__func__", value), FunctionType)
 
 
 def _name_code(name: str) -> str | None:
@@ -258,7 +264,12 @@ def _has_work(module: nn.Module) -> bool:
 
 
 def _count(part: _Part) -> int:
-    return sum(parameter.numel() for module in part.modules for parameter in module.parameters())
+    return sum(map(count_parameters, part.modules))
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Numbers that it can learn, as far as they are there: lazy modules that were never called have none."""
+    return sum(one.numel() for one in module.parameters() if not hasattr(one, "materialize"))
 
 
 def _leaves(module: nn.Module) -> int:

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from detscope.record.memory.live import describe_tensor
+
 _OWN = str(Path(__file__).parents[2])
 _GROWING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
 _CONTAINERS = (list, dict, tuple, set, deque)
@@ -61,8 +63,8 @@ def _weigh_added(container: Any, items: int) -> _Addition:
 
 def _weigh_item(item: Any, depth: int) -> tuple[int, bool]:
     if isinstance(item, torch.Tensor):
-        stored = item.layout is torch.strided and item.device.type != "meta"
-        return item.untyped_storage().nbytes() if stored else 0, item.grad_fn is not None
+        stored = describe_tensor(item, "", "")
+        return 0 if stored is None else stored.bytes, item.grad_fn is not None
     if type(item) in _CONTAINERS and depth:
         inner = item.values() if isinstance(item, dict) else item
         sizes = [_weigh_item(one, depth - 1) for one in islice(inner, _MOST_ITEMS)]

@@ -49,8 +49,11 @@ def describe_tensor(tensor: torch.Tensor, category: str, name: str) -> HeldTenso
     """What a tensor holds; None where it has no memory of its own."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
-    storage = tensor.untyped_storage()
-    address, size = storage.data_ptr(), storage.nbytes()
+    try:
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, ValueError):  # a wrapper of `torch.func`, a lazy parameter
+        return None
     if not address or not size:
         return None
     on_host = tensor.device.type == "cpu"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter_ns
@@ -352,8 +353,9 @@ def mark_own(value: Any, since: int, mark: BackwardMark) -> None:
             mark.mark_node(function)
         return
     seen: set[int] = set()
-    for tensor in tensors_in(value):
-        function = tensor.grad_fn
+    with torch._C.DisableTorchFunctionSubclass():  # a class of the script's may note what is done to it
+        functions = [tensor.grad_fn for tensor in tensors_in(value)]
+    for function in functions:
         if function is None:
             continue
         sequence = function._sequence_nr()
@@ -364,6 +366,7 @@ def mark_own(value: Any, since: int, mark: BackwardMark) -> None:
 
 def _note_shapes(seen: list[SeenTensor], value: Any, owner: int) -> None:
     for tensor in (value,) if type(value) is torch.Tensor else tensors_in(value):
-        if tensor.layout is torch.strided and type(tensor) in _WITH_MEMORY:
-            address = tensor.untyped_storage().data_ptr()
-            seen.append(SeenTensor(perf_counter_ns(), address, tensor.shape, tensor.dtype, owner))
+        if type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided:
+            with suppress(RuntimeError):  # a wrapper of `torch.func` has none
+                address = tensor.untyped_storage().data_ptr()
+                seen.append(SeenTensor(perf_counter_ns(), address, tensor.shape, tensor.dtype, owner))

@@ -21,6 +21,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import getitem
 from threading import Lock, get_ident
 from types import FunctionType, MethodType
 from typing import Any
@@ -68,6 +69,50 @@ class CallTarget:
         return output
 
 
+class FunctionStandIn:
+    """In the place of a function: calls are heard, all else is the function's own.
+
+    Attributes, signature and class are asked of the function: a copy would be another counter or cache.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_plain")
+
+    def __init__(self, plain: Callable[..., Any], call: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_plain", plain)
+        object.__setattr__(self, "_call", call)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return _stand_in_call(self)(*args, **kwargs)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __getattribute__(self, name: str) -> Any:
+        plain = _stand_in_plain(self)
+        if name in ("__reduce__", "__reduce_ex__"):  # found by its name, as functions are
+            return lambda *_: plain.__qualname__
+        return getattr(plain, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_stand_in_plain(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_stand_in_plain(self), name)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or bool(_stand_in_plain(self) == other)
+
+    def __hash__(self) -> int:
+        return hash(_stand_in_plain(self))
+
+    def __repr__(self) -> str:
+        return repr(_stand_in_plain(self))
+
+
+_stand_in_plain = vars(FunctionStandIn)["_plain"].__get__
+_stand_in_call = vars(FunctionStandIn)["_call"].__get__
+
+
 class MethodReplacement:
     """On a class, in the place of a method."""
 
@@ -84,16 +129,23 @@ class MethodReplacement:
             target = find_target(self_, type(self_))
             return bound(*args, **kwargs) if target is None else target(bound, args, kwargs)
 
-        self._method = functools.wraps(plain, updated=())(method)
+        self._method = FunctionStandIn(plain, method)
         functools.update_wrapper(self, plain, updated=())  # type: ignore[arg-type]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whoever sends a class by value sends the method."""
+        return getitem, ((self._plain,), 0)
+
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        target = None if is_dynamo_compiling() else self._find_target(owner, kind)
+        plain = self._plain
+        bind = getattr(type(plain), "__get__", None)
+        bound = plain if bind is None else bind(plain, owner, kind)
+        target = None if bind is None or is_dynamo_compiling() else self._find_target(owner, kind)
         if target is None:
-            return self._plain.__get__(owner, kind)
-        if isinstance(self._plain, (FunctionType, MethodReplacement)):
+            return bound
+        if isinstance(plain, (FunctionType, MethodReplacement)):
             return self._method if owner is None else MethodType(self._method, owner)
-        return _make_around(self._plain.__get__(owner, kind), target)  # a static method or the like
+        return _make_around(bound, target)  # a static method or the like
 
     def _find_target(self, owner: Any, kind: type | None) -> Callable[..., Any] | None:
         """What to do around a call of this object's method, if it is to be heard here and now."""
@@ -201,13 +253,12 @@ def step_recorded_here(calls: CallState) -> bool:
 def _make_around(
     plain: Callable[..., Any], target: Callable[..., Any], listens: Callable[[], bool] = lambda: True
 ) -> Callable[..., Any]:
-    @functools.wraps(plain)
     def function(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not listens():
             return plain(*args, **kwargs)
         return target(plain, args, kwargs)
 
-    return function
+    return FunctionStandIn(plain, function)
 
 
 # the way to ask has changed with torch's versions; without any, tracers keep the plain call all the same

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -18,13 +19,17 @@ from detscope.record.model.parts import PartPlan
 from detscope.record.steps.events import ENTER, encode_event
 from detscope.record.steps.nodes import NodeTable
 from detscope.zoo.contract import Observer, Stage
+from detscope.zoo.structure import count_parameters
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
     """What a target names: its kind ("module", "method", "function"), its owner, and its path or name.
 
     The owner of a function is its library, that of a method an object or, for all its objects, a class.
+    A module may have any name without a dot, so that it is looked for first.
     """
+    with suppress(AttributeError, RuntimeError):  # there is none; a program of TorchScript does not tell
+        return "module", root.get_submodule(target), target
     if ":" in target:
         library, path = target.split(":", 1)
         owner: Any = sys.modules[library]
@@ -38,7 +43,7 @@ def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
         owner = root.get_submodule(path)
         getattr(owner, name)
         return "method", owner, name
-    return "module", root.get_submodule(target), target
+    raise AttributeError(f"{type(root).__name__} has no module {target!r}")
 
 
 def find_holders(owner: Any, name: str) -> list[Any]:
@@ -67,11 +72,6 @@ def select_modules(root: nn.Module, which: str) -> list[tuple[str, nn.Module]]:
         depth = int(which)
         named = [(path, module) for path, module in named if path.count(".") < depth]
     return [("", root), *named]
-
-
-def count_parameters(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
-    """Parameters of each module with all that is below it."""
-    return {path: sum(p.numel() for p in module.parameters()) for path, module in modules}
 
 
 Reader = Callable[[Any], None]
@@ -143,9 +143,10 @@ class ModelProbes:
     ) -> None:
         selected = dict(select_modules(root, which))
         for target in (*stage_of, *self._parts.list_targets()):  # recorded whatever --modules says
-            if ":" not in target and not target.endswith("()"):
-                selected.setdefault(target, root.get_submodule(target))
-        parameters = count_parameters(list(selected.items()))
+            kind, module, _ = resolve_target(root, target)
+            if kind == "module":
+                selected.setdefault(target, module)
+        parameters = {path: count_parameters(module) for path, module in selected.items()}  # of all below
         numbers: dict[int, int] = {}
         for path, module in selected.items():
             about = (type(module).__name__, stage_of.get(path), parameters[path])

@@ -52,11 +52,16 @@ _RARE = 0.5  # share of the steps up to which it is said in how many something w
 
 
 def find_outcome(
-    error: BaseException | None, failure: Exception | None
+    error: BaseException | None, failure: Exception | None, interrupted: bool = False
 ) -> tuple[str, str | None, int | None]:
     """Status of the run, its reason, and the exit code of the script as far as it is known here."""
     if failure is not None:
         reason = f"the recording failed, the script went on: {type(failure).__name__}: {failure}"
+        if interrupted:
+            reason = (
+                f"a signal handler of the script's raised {type(failure).__name__} while a step was being"
+                " written: what followed is not recorded"
+            )
         return "partial", reason.splitlines()[0][:500], find_exit_code(error)
     if error is None or isinstance(error, ScriptStopped):
         return "ok", None, 0
@@ -79,7 +84,7 @@ def find_exit_code(error: BaseException | None) -> int:
 def note_wrappers(outermost: Any, wrappers: Sequence[str]) -> list[str]:
     """What is to be known of a model that is wrapped to run on several devices."""
     kinds = {kind.__name__ for kind in type(outermost).__mro__} | set(wrappers)
-    notes = [_REPLICAS] if "DataParallel" in kinds else []
+    notes = [_REPLICAS] if "DataParallel" in kinds and len(outermost.device_ids) > 1 else []
     return notes + ([_SHARDS] if kinds & {"FullyShardedDataParallel", "FSDPModule"} else [])
 
 
@@ -186,7 +191,7 @@ def _note_models(recording: ScriptRecording) -> list[str]:
         one
         for one in recording.roots.all
         if one is not model
-        and one.has_parameters
+        and one.has_weights
         and (one.calls_training if trains else one.calls_in_evaluation_steps)
         and not model.is_part_of(one)
         and not one.is_part_of(model)
@@ -198,12 +203,18 @@ def _note_models(recording: ScriptRecording) -> list[str]:
             f" {steps} {kind} steps; the figures also hold steps of other models ({names})"
         )
     usual = [one for one in (model, *others) if 2 * one.steps_called(kind) > steps]
-    called_by = {one.called_by for one in usual if one.called_by}
+    if any(one.calls_training for one in usual[1:]):
+        names = ", ".join(one.label for one in usual[1:4])
+        notes.append(
+            f"beside {model.label}, whose modules are told apart, a step calls {names}: no module that holds"
+            " them all is called, so that each of them is one stage"
+        )
+    called_by = {one.called_by for one in usual if one.called_by and (one.parts or one.is_forward_called)}
     if called_by:
         names = ", ".join(sorted(called_by))
         notes.append(
-            f"{names}.forward was called directly, not the module itself: its parts stand as models of their"
-            " own, what it does between them is part of `other`"
+            f"{names} was called directly, not the module itself: what it does between its modules is part of"
+            " `other`"
         )
     return notes
 

@@ -23,6 +23,7 @@ from detscope import marks
 from detscope.record.content import BatchContent, describe_batch
 from detscope.record.foreign import Patches, frames_above
 from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
+from detscope.record.model.borders import tensors_in
 from detscope.record.script.endings import forget_own_frames
 from detscope.record.script.fetched import FetchedBatches
 from detscope.record.script.pacing import StepEnd
@@ -215,6 +216,7 @@ class StepBatches:
         self.timings: list[tuple[BatchTiming, int]] = []  # and the loop's waiting; -1: not got yet
         self.arguments: list[BatchContent] = []  # of models, where no loader tells
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
+        self._given: tuple[Callable[[], Any], int] = (lambda: None, 0)  # the first of them, and its version
         self.transformed: list[tuple[BatchTiming, str]] = []  # whole batches, by the loop, and where
         self._waited_ns = 0
         self._fetcher: int | None = None  # a thread that asked for batches before any model was called
@@ -245,8 +247,17 @@ class StepBatches:
         self._fetcher = None
         pacer = self._tracker.pacer
         known = self._next_arguments if pacer.stepped else self.arguments
-        if not self.from_loaders and (pacer.begins_iteration or not known):
+        if self.from_loaders or (known and not pacer.begins_iteration):
+            return
+        if not self._is_given_again((arguments, named)) or not known:
             known.append(describe_batch((*arguments, named) if named else arguments))
+
+    def _is_given_again(self, arguments: Any) -> bool:
+        """Whether the first tensor among them is that of the last iteration, and was not filled anew."""
+        first = next((one for one in tensors_in(arguments) if not one.is_inference()), None)
+        before, version = self._given
+        self._given = (lambda: None, 0) if first is None else (weakref.ref(first), first._version)
+        return first is not None and first is before() and first._version == version
 
     def ask_iterator(self, loader: Any) -> bool:
         """A loader is asked for its iterator; whether that is to be timed."""

@@ -28,6 +28,8 @@ def read_scalar(tensor: Any) -> Reading | None:
     """The value of a scalar. On the host by its address: an operator would be seen by whoever profiles."""
     if type(tensor) is not torch.Tensor or tensor.numel() != 1 or not tensor.is_floating_point():
         return None
+    if tensor.is_meta:
+        return None
     if tensor.device.type != "cpu":
         # a graph that is captured holds no work of ours
         capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -63,14 +65,14 @@ class LossKeeper:
         self._names: dict[int, str] = {}
         self._closure_seen = False
 
-    def add_returned(self, label: str, has_parameters: bool, output: Any) -> None:
+    def add_returned(self, label: str, has_weights: bool, output: Any) -> None:
         """A model or a loss has returned while gradients are on."""
         if isinstance(output, Mapping):
             nested = [one for one in output.values() if isinstance(one, Mapping)]  # transformers' `loss_dict`
             for name, value in (pair for one in (output, *nested) for pair in one.items()):
                 if isinstance(name, str) and _is_loss(value):
                     self._add_part(name, value)
-        elif not has_parameters and _is_loss(output):
+        elif not has_weights and _is_loss(output):
             self._add_part(label, output)
 
     def _add_part(self, name: str, value: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from detscope.machine.accelerator import Accelerator
 from detscope.record.device.clock import DeviceMark
-from detscope.record.foreign import Patches, WeakObjects
+from detscope.record.foreign import Patches, WeakObjects, raised_by_handler
 from detscope.record.loader import BatchTiming
 from detscope.record.model.borders import Pair
 from detscope.record.model.calls import CallListener
@@ -154,6 +154,7 @@ class ScriptRecording:
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
         self.failure: Exception | None = None  # what ended the recording before the script
+        self.interrupted = False  # a signal handler of the script's did, and meant the script
         self._failure_text = ""
         self._stopped = False
         self.steps_before_model = 0  # evaluation steps before another model turned out to do the work
@@ -205,14 +206,14 @@ class ScriptRecording:
         recorder, model = self._recorder, self.model
         if recorder is None or model is None or recorder.attached != "modules":
             return None
-        if root is model or (root.inner is not None and root.inner is model.inner):
+        if root is model or root in model.parts or (root.inner is not None and root.inner is model.inner):
             return None
         pair = self._pairs.get(root.number)
         if pair is None:
             same = sum(other.label == root.label for other in self.roots.all[: root.number])
             name = f"[{root.label} {same + 1}]" if same else f"[{root.label}]"
             stage = root.label
-            if not root.has_parameters:
+            if not root.has_weights:
                 stage = f"{LOSS}.{name_class(stage.removesuffix('Loss'))}".removesuffix(".")
             node = recorder.nodes.add_node("module", name, root.label, stage, root.parameters or 0)
             pair = self._pairs[root.number] = recorder.borders.border_pair(node.number)
@@ -227,7 +228,8 @@ class ScriptRecording:
             if recorder.evaluating:
                 recorder.resume_training()
             return
-        of_model = self.model is not None and root.inner is self.model.inner
+        model = self.model
+        of_model = model is not None and (root.inner is model.inner or root in model.parts)
         if not recorder.evaluating and (of_model or not root.calls_in_training_steps):
             recorder.rest_for_evaluation()
 
@@ -415,7 +417,8 @@ class ScriptRecording:
 
     def fail_with(self, error: Exception) -> None:
         """The recording cannot go on; the script can."""
-        self.failure, self._failure_text = error, "".join(traceback.format_exception(error))
+        self.failure, self.interrupted = error, raised_by_handler(error)
+        self._failure_text = "".join(traceback.format_exception(error))
         if self._recorder:
             self._recorder.rest()
 
@@ -433,7 +436,7 @@ class ScriptRecording:
             writer = recorder.writer
         figures = read_step_figures(writer.folder)
         other = self._sampler.make_rows(figures.other_ms, figures.unheard)
-        status, reason, code = find_outcome(error, self.failure)
+        status, reason, code = find_outcome(error, self.failure, self.interrupted)
         if recorder is None and self.no_step is not None and status == "ok":
             status, reason = "partial", self.no_step
         info = writer.info

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from detscope.record.device.clock import DeviceMark
-from detscope.record.foreign import frames_above
+from detscope.record.foreign import frames_above, raised_by_handler
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
 from detscope.record.model.last_gradient import hear_last_gradient
@@ -29,7 +29,7 @@ from detscope.record.script.other import OtherSampler
 from detscope.record.script.pacing import StepEnd, StepPacer
 from detscope.record.script.recorder import FinishedStep
 from detscope.record.script.recording import ScriptRecording
-from detscope.record.script.roots import RootModel, RootModels, find_precision
+from detscope.record.script.roots import RootModel, RootModels, find_precision, is_training
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
 
@@ -133,35 +133,48 @@ class ScriptTracker(CallState):
                 " not attributed"
             )
             return plain(module, *args, **kwargs)
+        ways: list[Call | RootModel] = []
+        self.look_safely(lambda: ways.append(self._enter_root(module, args, kwargs)))
+        way = ways[0] if ways else plain
+        if not isinstance(way, RootModel):
+            return way(module, *args, **kwargs) if way is plain else way(plain, module, args, kwargs)
+        gradients = torch.is_grad_enabled()
+        output = self._call_forward(recorded, way, module, args, kwargs, gradients and is_training(module))
+        if gradients:
+            self.look_safely(
+                lambda: self.losses.add_returned(way.label, way.has_weights, output), losses=True
+            )
+        return output
+
+    def _enter_root(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | RootModel:
+        """A module is about to be called: its root, or how it is called where that is no part of forward."""
         if self.roots.is_tried_out(module):
-            return self._call_unrecorded(plain, module, args, kwargs)
+            return self._call_unrecorded
         self._models_called = True
         root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
-            return self.batches.transform_batch(plain, module, args, kwargs)
+            return self.batches.transform_batch
         gradients = torch.is_grad_enabled()
-        trains = gradients and module.training
         if self._inside_optimizer():
-            self.pacer.count_root(root.number, gradients, module.training)
+            self.pacer.count_root(root.number, gradients, is_training(module))
         else:
             self._mark_split()
-            self.cross_border(self.pacer.enter_root(root.number, gradients, module.training))
+            self.cross_border(self.pacer.enter_root(root.number, gradients, is_training(module)))
             if self.active:
                 self.crossing = True
-                self.look_safely(lambda: self.recording.prepare_root(root, gradients))
+                self.recording.prepare_root(root, gradients)
                 self.crossing = False
                 self.writing = self.active and self.recording.is_writing
             self._mark_beginning(root)
         self._called.add(root)
-        if root.has_parameters:
+        if root.has_weights:
             self.batches.add_arguments(args, kwargs)
-            self.look_safely(lambda: self.recording.watch_arguments((args, kwargs)))
-        output = self._call_forward(recorded, root, module, args, kwargs, trains)
-        if gradients:
-            self.look_safely(
-                lambda: self.losses.add_returned(root.label, root.has_parameters, output), losses=True
-            )
-        return output
+            self.recording.watch_arguments((args, kwargs))
+        if self.recording.precision is None:
+            self.recording.precision = find_precision(module)
+        return root
 
     def _call_unrecorded(
         self, plain: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -176,12 +189,17 @@ class ScriptTracker(CallState):
     def look_safely(self, look: Callable[[], object], losses: bool = False) -> None:
         """At something of the script's; whatever that raises is no matter of the script."""
         try:
-            look()
+            with (
+                torch._C.DisableTorchFunction()
+            ):  # a tensor class or a mode of the script's may note what is done
+                look()
         except Exception as error:
-            if losses:
+            if losses and not raised_by_handler(error):
                 self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
-            else:
-                self.fail_with(error)
+                return
+            self.fail_with(error)
+            if self.recording.interrupted:
+                raise
 
     def _mark_beginning(self, root: RootModel | None) -> None:
         """The first step begins where its work does: until then the script has imported, read and built."""
@@ -199,6 +217,7 @@ class ScriptTracker(CallState):
             for root, mark in marks.items()
             if root is None
             or model is None
+            or root in model.parts
             or not root.lies_inside(model)  # as constructors call their parts
         ]
         if begun:
@@ -218,8 +237,6 @@ class ScriptTracker(CallState):
         recording, writing = self.recording, self.writing
         pair = recording.find_pair(root) if writing else None
         self.inside += 1
-        if recording.precision is None:
-            recording.precision = find_precision(module)
         start_ns = perf_counter_ns()
         output = None
         if writing:
@@ -230,14 +247,14 @@ class ScriptTracker(CallState):
             output = plain(module, *args, **kwargs)
             return output
         except BaseException:
-            self.pacer.forget_root(root.number, torch.is_grad_enabled(), module.training)
+            self.pacer.forget_root(root.number, torch.is_grad_enabled(), is_training(module))
             raise
         finally:
             if pair:
                 pair[1](module, args, output)
             if writing:
                 ended_ns = self.buffer.exit_node(FORWARD)
-                if root.has_parameters and recording.parts is not None and torch.is_grad_enabled():
+                if root.has_weights and recording.parts is not None and torch.is_grad_enabled():
                     recording.parts.end_forward(ended_ns)
             self.inside -= 1
             self._last_ns = perf_counter_ns()
@@ -264,7 +281,7 @@ class ScriptTracker(CallState):
                 self.look_safely(lambda: self.recording.take_loss(begin(args[0])))
             self.buffer.enter_node(BACKWARD)
             if not self.in_backward:
-                heard.append(hear_last_gradient(self.buffer, *args[:1]))
+                self.look_safely(lambda: heard.append(hear_last_gradient(self.buffer, *args[:1])))
             if not self.inside and parts is not None:
                 hear = parts.hear_first_node
                 self.look_safely(lambda: heard.append(hear(args[0])))
@@ -358,9 +375,12 @@ class ScriptTracker(CallState):
         if ended is StepEnd.NOTHING:
             return
         try:
-            stop = self._cross_to_next(ended, perf_counter_ns())
+            with torch._C.DisableTorchFunction():
+                stop = self._cross_to_next(ended, perf_counter_ns())
         except Exception as error:  # our failure must not become the script's
             self.fail_with(error)
+            if self.recording.interrupted:
+                raise
             return
         goes_on = ended is not StepEnd.DROPPED and (ended is not StepEnd.EVALUATION or not self.pacer.trained)
         if stop and (goes_on or not self._refused):  # an evaluation in a `finally` block may end
@@ -387,12 +407,13 @@ class ScriptTracker(CallState):
                 self._leave_out_start(trains)
             batches, iterations = self.batches, self.pacer.last_iterations
             loaded = batches.take_contents(iterations)
+            contents = loaded or batches.arguments
             done = FinishedStep(
                 self._start_ns,
                 now_ns,
                 batches.fresh_pass,
-                min(iterations, len(loaded) or iterations),  # a batch may go backward more than once
-                loaded or batches.arguments,
+                min(iterations, len(contents) or iterations),  # a batch may go backward more than once
+                contents,
                 [(timing, waited_ns) for timing, waited_ns in batches.timings if waited_ns >= 0],
                 losses,
                 batches.num_workers if loaded else None,

@@ -89,8 +89,8 @@ def _set_classes(network: Network, info: Mapping[str, Any], image_size: int | No
     if network.kind != "detector" or not isinstance(classes, int) or recorded == network.parameters:
         return network
     from detscope.zoo.contract import BuildOptions
-    from detscope.zoo.networks import count_parameters
     from detscope.zoo.registry import build_model
+    from detscope.zoo.structure import count_parameters
 
     options = BuildOptions(num_classes=classes + 1, weights="none", image_size=image_size)
     module = build_model(network.base.name, options).module

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import threading
+import zipfile
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -50,6 +51,8 @@ def find_target(name: str, arguments: tuple[str, ...], is_module: bool = False) 
     if command is not None:
         check_python(command, installed=True)
         return ScriptTarget(str(command), arguments, typed=name)
+    if is_application(name):
+        return ScriptTarget(name, arguments)
     if is_runnable_module(name):
         return ScriptTarget(name, arguments, is_module=True)
     if Path(name).is_dir():
@@ -151,6 +154,12 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def is_application(name: str) -> bool:
+    """Whether Python looks for a `__main__.py` inside: a folder that has one, or an archive."""
+    return (Path(name) / "__main__.py").is_file() or zipfile.is_zipfile(name)
+
+
+_run_as_main = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
 _kept: list[ModuleType] = []  # the module that was `__main__` before: the frames above us live in it
 
 
@@ -161,23 +170,35 @@ def execute_script(target: ScriptTarget) -> None:
     _kept.append(sys.modules["__main__"])
     sys.modules["__main__"] = module
     sys.argv[:] = [target.name, *target.arguments]
+    # as Python does, not in its shortest form
+    path = target.name if Path(target.name).is_absolute() else f"{Path.cwd()}{os.sep}{target.name}"
     if target.is_module:
         _set_first_path(str(Path.cwd()))
-        run_as_main = vars(runpy)["_run_module_as_main"]  # what `python -m` itself calls
-        run_as_main(target.name)
+        _run_as_main(target.name)
     elif target.is_input:
         _set_first_path("")
         vars(module)["__annotations__"] = {}
         exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), vars(module))
+    elif is_application(path):
+        _set_first_path(path)
+        _run_as_main("__main__", False)
     else:
-        path = str(Path(target.name).absolute())
         _set_first_path(str(Path(path).resolve().parent))
         loader = SourceFileLoader("__main__", path)
         vars(module).update(
             __file__=path, __loader__=loader, __cached__=None, __annotations__={}, __package__=None
         )
         exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), vars(module))
-    for thread in threading.enumerate():  # those that Python would wait for at its end belong to the script
+
+
+def end_threads() -> None:
+    """Wait for the threads that Python would wait for at its end, in its way: they belong to the script.
+
+    Those of pools that nobody has shut down end once they are told that no work will come.
+    """
+    for told in reversed(vars(threading).get("_threading_atexits", ())):
+        told()
+    for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 

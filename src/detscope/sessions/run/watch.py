@@ -8,19 +8,20 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions, make_options
 from detscope.sessions.run import script as script_main
 from detscope.sessions.run.children import ChildProcesses, when_group_comes
-from detscope.sessions.run.script import ScriptTarget, execute_script
+from detscope.sessions.run.script import ScriptTarget, end_threads, execute_script
 
 if TYPE_CHECKING:
     from detscope.analyze.summary import RunSummary
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "detscope: "
 _STOPPED = "stopped here by --max-steps; the script would have gone on"
+_UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that was closed, or is a stranger's own
 _current: Watch | None = None
 
 
@@ -40,6 +42,7 @@ class Watch:
         self._options = options
         self._quiet = quiet
         self._json_file = json_file
+        self._out, self._err = sys.stdout, sys.stderr  # a script may put files of its own there
         self._tracker: ScriptTracker | None = None
         self._hooks: Hooks | None = None
         self._finder: _TorchImport | None = None
@@ -144,21 +147,24 @@ class Watch:
         if self._json_file is not None:
             text = json.dumps(as_standard_json(summary), indent=2) + "\n"
             if str(self._json_file) == "-":
-                sys.stdout.write(text)
+                self._out.write(text)
+                self._out.flush()
             else:
                 self._json_file.write_text(text, encoding="utf-8")
         stopped = isinstance(error, ScriptStopped)
-        if self._quiet or sys.stderr is None or not sys.stderr.isatty():
+        if self._quiet or not _is_terminal(self._err):
             self._print_lines(_summary_lines(summary, stopped))
             return
         self._print_lines([_STOPPED] if stopped else [])
-        _print_screen(run, summary)
+        _print_screen(run, summary, self._err)
 
     def _print_lines(self, lines: Sequence[str]) -> None:
         """On stderr, after everything the script wrote; its stdout is its own."""
-        if not self._quiet and sys.stderr is not None:
-            sys.stderr.write("".join(f"{_PREFIX}{line}\n" for line in lines))
-            sys.stderr.flush()
+        if self._quiet or self._err is None:
+            return
+        with suppress(*_UNWRITABLE):
+            self._err.write("".join(f"{_PREFIX}{line}\n" for line in lines))
+            self._err.flush()
 
     def __enter__(self) -> Watch:
         return self
@@ -228,16 +234,36 @@ def run_script(
         execute_script(target)
     except BaseException as caught:
         error = caught
+    if error is None or (isinstance(error, SystemExit) and not isinstance(error, ScriptStopped)):
+        try:
+            end_threads()
+        except BaseException as caught:
+            error = caught
     if error is not None:
         clean_error(error, script_main.__file__)
     if error is not None and not isinstance(error, SystemExit):
-        # told now, as Python would; when it tells once more at the very end, nobody listens
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.excepthook = lambda *_: None
+        error = _tell_error(error)
     if watch.is_here:
         watch.stop(error)
     if error is not None:
         raise error
+
+
+def _tell_error(error: BaseException) -> BaseException:
+    """Tell it now, as Python would, by the script's own hook; what the process then ends with."""
+    trace = error.__traceback__
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    try:
+        sys.excepthook(type(error), error, trace)
+    except SystemExit as ended:  # a hook may choose the exit code
+        return ended
+    except BaseException as failure:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, trace)
+    sys.excepthook = lambda *_: None  # Python tells it once more at the very end
+    return error
 
 
 def find_watch() -> Watch | None:
@@ -295,7 +321,14 @@ def _with_rank(options: ScriptOptions) -> ScriptOptions:
     return options if place is None else replace(options, rank=place.rank, ranks=place.ranks)
 
 
-def _print_screen(run: Path, summary: RunSummary) -> None:
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except _UNWRITABLE:
+        return False
+
+
+def _print_screen(run: Path, summary: RunSummary, terminal: TextIO) -> None:
     """The first screen on a terminal's standard error, as other verbs print it on their output."""
     from rich.console import Console
 
@@ -306,11 +339,13 @@ def _print_screen(run: Path, summary: RunSummary) -> None:
     from detscope.runs.reader import load_run
 
     data = ReportData(load_run(run), summary, just_ended=True)
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=terminal, highlight=False)
     print_first_screen(make_first_screen(data, make_sections(data)[0]), console)
 
 
 def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
+    from detscope.report.sections.files import path_from_here
+
     lines = []
     if stopped:
         lines.append(_STOPPED)
@@ -327,6 +362,5 @@ def _summary_lines(summary: RunSummary, stopped: bool) -> list[str]:
         speed = f"{summary.images_per_s:.1f} images/s"
         lines.append(f"speed {speed}, mean step {step.mean:.1f} ms, over all {step.mean_n} measured steps")
     lines += [f"note: {note}" for note in summary.notes]
-    run = Path(summary.run)
-    run = run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
+    run = path_from_here(summary.run)
     return [*lines, f"run: {run}", f"next: detscope show {run}"]

@@ -13,13 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
-from detscope.zoo.networks import (
-    Network,
-    build_network,
-    count_parameters,
-    leave_weights_unfilled,
-    load_network,
-)
+from detscope.zoo.networks import Network, build_network, leave_weights_unfilled, load_network
 from detscope.zoo.pruning.folder import StoredNetwork, fill_weights, own_tensors
 from detscope.zoo.pruning.graph import find_groups
 from detscope.zoo.pruning.layers import cut_layers, find_layer
@@ -33,6 +27,7 @@ from detscope.zoo.pruning.plan import (
     order_removal,
     score_bundles,
 )
+from detscope.zoo.structure import count_parameters
 from detscope.zoo.weights import seed_weights
 
 if TYPE_CHECKING:
