@@ -38,6 +38,7 @@ def find_at(text: str, folder: Path, head: str = HEAD, **about: Any) -> tuple[st
 
 
 CHECK, READ = {"around": "check"}, {"around": ""}
+FEED = {"around": "comprehension", "kind": "feed", "count": 4}
 WRITTEN = {
     "an assertion": (CHECK, "assert (boxes >= 0).all()\n", "torch._assert_async((boxes >= 0).all())\n"),
     "one with words": (
@@ -60,6 +61,11 @@ WRITTEN = {
         "size = {name: one.item() for name, one in losses.items()}\n",
         "size = dict(zip(losses, torch.stack([one.detach().reshape(()) for one in losses.values()]).tolist(),"
         " strict=True))\n",
+    ),
+    "targets one by one": (
+        FEED,
+        "boxes = {name: one.to(mask.device) for name, one in losses.items()}\n",
+        "boxes = {name: one.to(mask.device, non_blocking=True) for name, one in losses.items()}\n",
     ),
     "a maximum of Python's": (READ, "size = max(mask.sum(), 1)\n", "size = mask.sum().clamp(min=1)\n"),
 }
@@ -92,6 +98,8 @@ OTHERWISE = {
         {**READ, "count": 4},
         "size = {name: losses[name].item() for name, one in losses.items()}\n",
     ),
+    "targets that become others": (FEED, "boxes = [one.to(mask.device, torch.half) for one in boxes]\n"),
+    "constants": (FEED, "size = torch.zeros(4).to(mask.device)\n"),
     "a maximum of numbers": (READ, "size = max(mask.sum().item(), 1)\n"),
     "a maximum of tensors": (READ, "size = max(mask.sum(), boxes.sum())\n"),
 }

@@ -9,6 +9,7 @@ from detscope.analyze.advice.case import AdviceRule
 from detscope.analyze.advice.rules.lines.waits._reads import count_calls, is_written, name_place, total
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusPlace
+from detscope.analyze.findings.diffs import Code
 from detscope.analyze.findings.finding import Finding
 
 NAME = "pageable_feed"
@@ -69,7 +70,16 @@ def find(case: LineCase) -> Iterable[Finding]:
             confidence="likely",
             waits=total(rows) - count_calls(indices),  # one copy of the indices per call is left
             text="torch waits for the stream after a copy to the device, unless it is told non_blocking",
+            diff=case.write_diff(rows, _rewrite) if moved == rows else None,
         )
+
+
+def _rewrite(code: Code) -> list[str] | None:
+    """`.to(device)` that nobody waits for."""
+    calls = code.find_calls("to")
+    if not calls or any(len(one.args) != 1 or one.keywords for one in calls):
+        return None
+    return code.replace({one.args[0]: f"{code.text(one.args[0])}, non_blocking=True" for one in calls})
 
 
 def _blocks(row: CensusPlace) -> bool:
