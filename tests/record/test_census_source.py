@@ -16,6 +16,9 @@ def check(sizes, length, strict):
     finite = bool(sizes.isfinite().all())
     if not finite:
         raise ValueError
+    widest = int(sizes.argmax())
+    if widest is not None and strict:
+        assert widest < length
     mean = float(sizes.mean())
     if mean > 1 and strict:
         raise ValueError
@@ -37,6 +40,7 @@ def test_a_value_that_checks_alone_look_at_is_part_of_the_check(tmp_path):
     assert around["expected = int(sizes.sum())"] == "check"
     assert around["sizes.max()"] == around["largest = float("] == "check"
     assert around["finite = bool(sizes.isfinite().all())"] == "check"
+    assert around["widest = int(sizes.argmax())"] == "check"
     assert around["mean = float(sizes.mean())"] == "", "it is returned as well"
     assert around["least = int(sizes.min())"] == "", "something else depends on it"
     assert around["total = size.item()"] == "loop"

@@ -93,7 +93,7 @@ def _only_refuses(node: ast.AST) -> bool:
 
 
 def _refuses(statement: ast.AST) -> bool:
-    return isinstance(statement, ast.Raise) or _asserts(statement)
+    return isinstance(statement, (ast.Raise, ast.Assert)) or _asserts(statement)
 
 
 def _asserts(statement: ast.AST) -> TypeGuard[ast.Expr]:
