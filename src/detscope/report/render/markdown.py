@@ -42,7 +42,7 @@ def _block_parts(block: Block, brief: bool, most_rows: int | None) -> Iterator[s
     elif isinstance(block, Facts) and (block.brief if brief else block.full):
         for fact in block.facts:
             yield f"- {sentence(fact.label)}: {sentence(fact.text)}"
-    elif isinstance(block, Findings):
+    elif isinstance(block, Findings) and (block.brief or not brief):
         for finding in block.findings:
             yield f"1. **{sentence(finding.title)}** {sentence(finding.told)}"
     elif isinstance(block, Notes):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from detscope.analyze.drawing import ReportData
+from detscope.analyze.summary import RunSummary
 from detscope.report.model import Fact, Facts, Section
 from detscope.report.sections import SectionPart
 
@@ -31,14 +32,15 @@ def next_command(data: ReportData, run: str) -> str:
     summary = data.summary
     if data.just_ended:
         return f"detscope report {run} --open"
-    if summary.level != "ops" and summary.rerun:
-        return _with_operators(summary.rerun.replace(summary.run, path_from_here(summary.run)))
-    return f"detscope show {run} --json"
+    return look_closer(summary) or f"detscope show {run} --json"
 
 
-def _with_operators(rerun: str) -> str:
-    """Options of `run` stand before the script."""
-    script = rerun.removeprefix("detscope run ")
+def look_closer(summary: RunSummary) -> str:
+    """The run again with operators; nothing where it had them, or cannot be repeated."""
+    if summary.level == "ops" or not summary.rerun:
+        return ""
+    rerun = summary.rerun.replace(summary.run, path_from_here(summary.run))
+    script = rerun.removeprefix("detscope run ")  # its options stand before the script
     return f"{rerun} --level ops" if script == rerun else f"detscope run --level ops {script}"
 
 

@@ -16,6 +16,7 @@ from detscope.report.figures import CANNOT_TELL, as_sentence, count, interval, n
 from detscope.report.first_screen import find_peak
 from detscope.report.model import Block, Card, Cards, Fact, Facts, Findings, Section, Suggestion, Tone
 from detscope.report.sections import SectionPart
+from detscope.report.sections.files import look_closer
 
 MOST_FINDINGS = 5
 _RANDOM_WEIGHTS = "random weights: proposals and NMS load differ from a trained model"
@@ -29,6 +30,11 @@ def section(data: ReportData) -> Section:
     rows = [row for row in list_suggestions(data.summary) if row.about == "time"]
     if rows:  # what lowers the peak stands with the memory
         blocks.append(Findings([_make_suggestion(row) for row in rows[:MOST_FINDINGS]]))
+    elif data.summary.step_ms.p50 is not None and (closer := look_closer(data.summary)):
+        told = "No rule found anything to change in these figures; operators tell more."
+        blocks.append(
+            Findings([Suggestion("look into it operator by operator", told, "", closer)], brief=False)
+        )
     return Section("verdict", "Verdict", as_sentence(said), "", blocks, brief_title=True)
 
 

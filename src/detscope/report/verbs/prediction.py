@@ -18,7 +18,7 @@ _TONES: dict[str, Tone] = {"fits": "good", "too close to call": "warn", "does no
 
 def prediction_sections(found: Prediction) -> list[Section]:
     """All of a prediction."""
-    facts = [*_compared_facts(found), *answer_facts(found), *_place_facts(found), *ground_facts(found)]
+    facts = [*_compared_facts(found), *_answer_facts(found), *_place_facts(found), *ground_facts(found)]
     blocks: list[Block] = [step_table(found), Facts(facts), Facts(_file_facts(found))]
     return [Section("prediction", "Predicted", write_heading(found), "", blocks, brief_title=True)]
 
@@ -95,8 +95,7 @@ def write_compared(row: ComparedFigure) -> str:
     return f"predicted {one}, measured {other}: {signed_percent(row.error)}{held}"
 
 
-def answer_facts(found: Prediction) -> Iterator[Fact]:
-    """What fits, and which batch is best."""
+def _answer_facts(found: Prediction) -> Iterator[Fact]:
     of_a_run = found.compared is not None  # it has one batch size
     if not of_a_run or found.limit_bytes is not None:
         yield Fact("fits", write_fitting(found), stays=True)

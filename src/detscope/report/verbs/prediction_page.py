@@ -10,7 +10,6 @@ from detscope.report.figures import CANNOT_TELL, count, number, with_unit
 from detscope.report.model import Block, Card, Cards, Facts, Findings, Section, Suggestion, Tone
 from detscope.report.render.page import render_page
 from detscope.report.verbs.prediction import (
-    answer_facts,
     ground_facts,
     row_of_places,
     step_table,
@@ -33,11 +32,11 @@ def prediction_page(found: Prediction) -> str:
     curves, parts = ([one for one in charts if (one.id in _PARTS) is inner] for inner in (False, True))
     first: list[Block] = [Cards(list(_make_cards(found))), Findings(list(_next_steps(found))), *curves]
     sections = [Section("verdict", "Verdict", _write_verdict(found), _DEFINITION, first)]
-    sections.append(Section("batches", "Batch sizes", _tell_fitting(found), "", [step_table(found)]))
+    sections.append(Section("batches", "Batch sizes", _tell_range(found), "", [step_table(found)]))
     if parts:
         batch = row_of_places(found).batch
         sections.append(Section("places", "Where it goes", f"Time and memory at batch {batch}", "", parts))
-    facts = Facts([*answer_facts(found), *ground_facts(found)])
+    facts = Facts(list(ground_facts(found)))
     sections.append(Section("grounds", "What it rests on", "What was assumed and what is known", "", [facts]))
     made = "Made by detscope. The file needs no network and sends nothing."
     name = found.network or "network"
@@ -55,6 +54,14 @@ def _write_verdict(found: Prediction) -> str:
         told.append(f"Batch {row.batch} would reserve {with_unit(row.reserved_bytes, 'bytes')} on CUDA")
     text = "; ".join(told) or CANNOT_TELL
     return text[:1].upper() + text[1:]
+
+
+def _tell_range(found: Prediction) -> str:
+    """`From 45.2 MB at batch 1 to 587.2 MB at batch 128`."""
+    ends = [found.rows[0], found.rows[-1]] if found.rows else []
+    sizes = [row.needed_bytes if row.needed_bytes is not None else row.reserved_bytes for row in ends]
+    told = [f"{with_unit(size, 'bytes')} at batch {row.batch}" for size, row in zip(sizes, ends, strict=True)]
+    return f"From {' to '.join(told)}" if len(found.rows) > 1 else ", ".join(told[:1]) or CANNOT_TELL
 
 
 def _tell_fitting(found: Prediction) -> str:
