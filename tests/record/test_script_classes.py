@@ -16,6 +16,8 @@ import torch
 from script_listening import Net, batches
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detscope.record.model.calls import FunctionStandIn
 
@@ -252,6 +254,35 @@ def test_a_tensor_class_of_the_script_s_sees_nothing_that_we_do(listen: Any) -> 
     plain = go(Net())
     with listen(memory=True):
         assert go(Net()) == plain
+
+
+class NotedCalls(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+class NotedOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [NotedCalls, NotedOperators])
+def test_a_mode_of_the_script_s_sees_nothing_that_we_do(listen: Any, kind: Any) -> None:
+    with kind() as plain:
+        take_steps(Sent())
+    with listen(memory=True), kind() as noted:
+        take_steps(Sent())
+    assert noted.seen == plain.seen
 
 
 def test_a_model_under_transforms_of_functions_runs_in_memory_steps_too(listen: Any) -> None:

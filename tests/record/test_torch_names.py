@@ -95,7 +95,6 @@ HELD: dict[str, Callable[[], Any]] = {
     "_adaptive_avg_pool2d_backward": lambda: torch.ops.aten,
     "_backward_hooks": lambda: torch.Tensor,
     "_buffers": nn.Module,
-    "_call_impl": nn.Module,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_comm_hooks": lambda: Path(torch.nn.parallel.distributed.__file__),
     "_enable_profiler": lambda: torch.autograd.profiler,

@@ -116,7 +116,8 @@ class StepRecorder:
             observers = found_observers if observers is None else observers
         self.level = level
         name = name or type(model).__name__
-        self._device = str(next(model.parameters(), torch.empty(0)).device)
+        weight = next(model.parameters(), None)
+        self._device = "cpu" if weight is None else str(weight.device)
         known = {
             "level": level,
             "device": self._device,

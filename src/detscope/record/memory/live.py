@@ -96,8 +96,9 @@ class LiveObjects:
     def list_gradients(self) -> list[HeldTensor]:
         """Gradients of the parameters that were there when it was looked, as far as there are any."""
         parameters = ((name, reference()) for name, reference in self._known)
-        found = [(name, one.grad) for name, one in parameters if one is not None and one.grad is not None]
-        return _describe_all(GRADIENTS, found)
+        with torch._C.DisableTorchFunction():  # a mode of the script's may note what is done
+            found = [(name, one.grad) for name, one in parameters if one is not None]
+            return _describe_all(GRADIENTS, [(name, one) for name, one in found if one is not None])
 
     def list_everything(self) -> list[HeldTensor]:
         """All of them; a storage that is both, such as a parameter's, counts as what comes first.

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from torch.utils._python_dispatch import _disable_current_modes
 
 from detscope.record.code_lines import CodeLook, look_at
 from detscope.record.steps.events import (
@@ -34,6 +35,7 @@ from detscope.record.steps.events import (
 )
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+count_modes: Callable[[], int] = torch._C._len_torch_function_stack
 is_traced: Callable[[], Any] = torch._C._get_tracing_state  # None: nobody traces in this thread
 Pair = tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]
 _WITH_MEMORY = (torch.Tensor, torch.nn.Parameter)  # other kinds may have none, and say so by an error
@@ -118,8 +120,9 @@ class BackwardMark:
 
     def __init__(self, reached: Callable[[Any], None]) -> None:
         self._reached = reached
-        self._carrier = torch.zeros((), requires_grad=True)
-        self._carrier._backward_hooks = OrderedDict({0: reached})
+        with _disable_current_modes(), torch._C.DisableTorchFunction():  # of the script's, which may count
+            self._carrier = torch.zeros((), requires_grad=True)
+            self._carrier._backward_hooks = OrderedDict({0: reached})
 
     def mark_node(self, function: Any) -> None:
         """Let the engine say when it is about to run this node."""
@@ -240,9 +243,11 @@ class BorderWriter:
         self, seen: list[SeenTensor], number: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """A module's call while somebody looks: shapes of what goes in and comes out are noted."""
-        _note_shapes(seen, args, number)
+        with torch._C.DisableTorchFunction():
+            _note_shapes(seen, args, number)
         output = run(*args, **kwargs)
-        _note_shapes(seen, output, number)
+        with torch._C.DisableTorchFunction():
+            _note_shapes(seen, output, number)
         return output
 
     def make_call(
@@ -347,13 +352,13 @@ class BorderWriter:
 
 def mark_own(value: Any, since: int, mark: BackwardMark) -> None:
     """Mark the autograd nodes of tensors in `value` that were made at or after `since`."""
-    if type(value) is torch.Tensor:
+    if type(value) is torch.Tensor and not count_modes():
         function = value.grad_fn
         if function is not None and function._sequence_nr() >= since:
             mark.mark_node(function)
         return
     seen: set[int] = set()
-    with torch._C.DisableTorchFunctionSubclass():  # a class of the script's may note what is done to it
+    with torch._C.DisableTorchFunction():  # a class or a mode of the script's may note what is done
         functions = [tensor.grad_fn for tensor in tensors_in(value)]
     for function in functions:
         if function is None:

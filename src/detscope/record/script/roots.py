@@ -118,7 +118,8 @@ class RootModel:
             self.training_ns += spent_ns
         if self.parameters is None:
             module = self.module
-            self.parameters = 0 if module is None else count_parameters(module)
+            with torch._C.DisableTorchFunction():
+                self.parameters = 0 if module is None else count_parameters(module)
 
 
 class RootModels:

@@ -346,7 +346,7 @@ class ScriptTracker(CallState):
         self._exit_optimizer()
         self.inner_steps += not skipped
         if not self.in_optimizer:
-            self.recording.add_optimizer_step(optimizer, skipped)
+            self.look_safely(lambda: self.recording.add_optimizer_step(optimizer, skipped))
             self.look_safely(lambda: self.losses.end_optimizer_step(optimizer), losses=True)
             self.cross_border(self.pacer.end_optimizer_step(id(optimizer)))
             self._split = None
