@@ -56,7 +56,7 @@ def test_on_the_front_no_network_is_both_faster_and_larger() -> None:
 def test_pictures_are_drawn_for_what_was_measured(tmp_path: Path) -> None:
     rows = [row(f"net<{number}>", batch, 10.0 * batch) for number in range(8) for batch in (1, 2, 4)]
     paths = write_chart_files(sweep_sections(figures_of(rows)), tmp_path / "pictures")
-    assert [path.name for path in paths] == ["latency.png", "allocated.png", "throughput.png", "pareto.png"]
+    assert [path.name for path in paths] == ["throughput.png", "latency.png", "allocated.png", "pareto.png"]
     heights = {"pareto.png": 700}
     for path in paths:
         with Image.open(path) as picture:

@@ -38,7 +38,7 @@ detscope.drawPicture = () => {
   let y = 124;
   for (const line of wrap(text("section:has(.cards) h2"), width - 2 * edge, 2)) { write(line, edge, y); y += 44; }
 
-  const cards = [...document.querySelectorAll(".card")].slice(0, 5);
+  const cards = [...document.querySelectorAll(".card")].slice(0, 4);
   const room = (width - 2 * edge) / Math.max(1, cards.length);
   cards.forEach((card, index) => {
     const x = edge + index * room;
