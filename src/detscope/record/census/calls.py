@@ -25,6 +25,7 @@ class CallLook(NamedTuple):
     kept: bool = True  # what it gives is bound, or nobody else has it
     says_host: bool = False  # `.to("cpu")`: a device that a variable names is the device
     lines: tuple[int, int] = (0, 0)  # of the statement, without what it encloses
+    device_of: str = ""  # `device=boxes.device`: the name of what lies there
     says_later: bool = False  # `non_blocking=` is given: a variable may be False on a CPU alone
 
 
@@ -65,6 +66,7 @@ def look_at_call(code: CodeType, instruction: int) -> CallLook:
         kept or not isinstance(receiver, _HELD),
         _says_host(call),
         (first, max(first, last or first)),
+        _name_device_of(call),
         _says_later(call),
     )
 
@@ -102,6 +104,13 @@ def _follow_up(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> tuple[bool, a
         elif kept is None and not isinstance(node, _COLLECTING):
             kept = False
     return bool(kept), node
+
+
+def _name_device_of(call: ast.Call) -> str:
+    for given in (*call.args, *(one.value for one in call.keywords)):
+        if isinstance(given, ast.Attribute) and given.attr == "device" and isinstance(given.value, ast.Name):
+            return given.value.id
+    return ""
 
 
 def _says_later(call: ast.Call) -> bool:

@@ -33,11 +33,11 @@ _TENSORS = (
 def find(case: LineCase) -> Iterable[Finding]:
     """By function: a copy from pageable memory waits until the queue has run empty, unless told otherwise."""
     for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
-        indices = [row for row in rows if row.kind == "index"]
-        fed = [row for row in rows if row.kind == "feed"]
-        generated = [row for row in fed if row.facts.get("generated") == "True"]
-        constants = [row for row in fed if row not in generated and _is_made_here(row)]
-        moved = [row for row in fed if row not in generated and row not in constants]
+        generated = [row for row in rows if row.facts.get("generated") == "True"]
+        others = [row for row in rows if row not in generated]
+        indices = [row for row in others if row.kind == "index"]
+        constants = [row for row in others if row.kind == "feed" and _is_made_here(row)]
+        moved = [row for row in others if row not in indices and row not in constants]
         if total(rows) < LEAST and total(generated) < 1:
             continue
         told = [
