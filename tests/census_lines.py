@@ -37,7 +37,8 @@ def go_back_through_a_mask(given: Given) -> None:
 def stay_beside_the_host(given: Given) -> None:
     copied = given.x.cpu()
     made = torch.tensor([1.0, 2.0], device=copied.device)
-    (made + copied[:2].to(made.device)).sum().item()
+    here = copied.device
+    (made + copied[:2].to(made.device) + torch.as_tensor([1.0, 2.0], device=here)).sum().item()
 
 
 def stay_on_host(given: Given) -> None:

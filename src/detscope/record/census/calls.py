@@ -66,7 +66,7 @@ def look_at_call(code: CodeType, instruction: int) -> CallLook:
         kept or not isinstance(receiver, _HELD),
         _says_host(call),
         (first, max(first, last or first)),
-        _name_device_of(call),
+        _name_device_of(call, parents),
         _says_later(call),
     )
 
@@ -106,11 +106,26 @@ def _follow_up(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> tuple[bool, a
     return bool(kept), node
 
 
-def _name_device_of(call: ast.Call) -> str:
+def _name_device_of(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> str:
+    """Whose device is given: `x.device` itself, or a name that the function binds to that alone."""
     for given in (*call.args, *(one.value for one in call.keywords)):
-        if isinstance(given, ast.Attribute) and given.attr == "device" and isinstance(given.value, ast.Name):
-            return given.value.id
+        bound = _find_bound(given.id, call, parents) if isinstance(given, ast.Name) else [given]
+        if len(bound) == 1 and isinstance(bound[0], ast.Attribute) and bound[0].attr == "device":
+            return bound[0].value.id if isinstance(bound[0].value, ast.Name) else ""
     return ""
+
+
+def _find_bound(name: str, call: ast.Call, parents: dict[ast.AST, ast.AST]) -> list[ast.expr]:
+    """All that the function around a call binds to a name, as far as it is written plainly."""
+    node: ast.AST = call
+    while node in parents and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        node = parents[node]
+    bindings = [one for one in ast.walk(node) if isinstance(one, ast.Assign)]
+    return [
+        one.value
+        for one in bindings
+        if any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
+    ]
 
 
 def _says_later(call: ast.Call) -> bool:
