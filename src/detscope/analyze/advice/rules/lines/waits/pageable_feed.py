@@ -18,7 +18,8 @@ _MADE = re.compile(
 )
 _INDICES = "move the indices to the device once and index by that: implicit copies cannot be seen in the code"
 _CONSTANTS = (
-    "make constants once (register_buffer, or kept by device), or use plain numbers, which need no copy;"
+    "make constants once (register_buffer, or kept by device) and what calls of a step share once per step,"
+    " or use plain numbers, which need no copy;"
     " torch.arange(..., device=device) and its like fill on the device"
 )
 _GENERATED = (
@@ -45,7 +46,7 @@ def find(case: LineCase) -> Iterable[Finding]:
             for kind, words in (
                 (indices, "by indexing with a tensor of the host"),
                 (generated, "of what the host computes from sizes alone"),
-                (constants, "of constants"),
+                (constants, "of numbers of the host"),
                 (moved, "of tensors one by one"),
             )
             if kind
