@@ -34,6 +34,13 @@ def go_back_through_a_mask(given: Given) -> None:
     given.weight[given.mask].sum().backward()
 
 
+def stay_beside_the_host(given: Given) -> None:
+    copied = given.x.cpu()
+    made = torch.tensor([1.0, 2.0], device=copied.device)
+    here = copied.device
+    (made + copied[:2].to(made.device) + torch.as_tensor([1.0, 2.0], device=here)).sum().item()
+
+
 def stay_on_host(given: Given) -> None:
     copied = given.x.cpu()
     assert (copied > 0).all()
@@ -150,6 +157,7 @@ CASES: dict[str, tuple[Callable[[Given], object], dict[str, int]]] = {
     "a host's tensor as index": (lambda g: g.x[torch.arange(2)], {"index": 1}),
     "a device's tensor as index": (lambda g: g.x[g.places], {}),
     "numbers to the device": (feed_a_list, {"feed": 1, "read": 1}),
+    "numbers beside a tensor of the host": (stay_beside_the_host, {"copy": 1}),
     "numbers like a tensor": (lambda g: g.x.new_tensor([1.0, 2.0]), {"feed": 1}),
     "made on the device": (make_on_the_device, {"read": 1}),
     "made on the host": (lambda g: float(torch.zeros(3).sum()), {}),

@@ -35,3 +35,18 @@ def test_what_is_copied_into_a_tensor_of_the_host_is_told_to_be_made_on_the_devi
     row[2] = "aten::copy_"
     (found,) = [one for one in summarize(write_counted(tmp_path, [tuple(row)])).findings if one.where]
     assert found.change.startswith("what is written into lies on the host")
+
+
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [
+        ("boxes = float(num_boxes)", "host_reads"),
+        ("return value.item()", "item_per_key"),
+        ("total += value.item()", "item_per_key"),
+    ],
+)
+def test_one_value_per_call_is_no_list_of_values_unless_the_function_is_for_one_of_them(code, rule, tmp_path):
+    row = list(place(code=code, around="", count=5))
+    row[10] = 5 if "+=" in code else 1  # in one call
+    (found,) = [one for one in summarize(write_counted(tmp_path, [tuple(row)])).findings if one.where]
+    assert found.rule == rule

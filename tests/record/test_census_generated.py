@@ -19,6 +19,16 @@ def make_in_place(output):
     return output + (torch.arange(4, device=output.device) / 4).sin()
 
 
+def index_by_range(output):
+    return output[torch.arange(len(output)), output.argmax(-1)]
+
+
+def move_to_host_again(output):
+    rows = output.detach().argmax(-1).cpu()
+    kept = torch.tensor([0, 1], device=rows.device)
+    return output + rows[kept].sum().to(rows.device, torch.float32)
+
+
 def move_measured(output):
     sizes = torch.tensor([len(output), 1, 2, 3])
     return output + sizes.float().to(output.device)
@@ -63,7 +73,15 @@ def test_one_copy_of_what_sizes_decide_is_told(tmp_path):
     assert found.on_device is not None and found.on_device.waits == 1
 
 
-@pytest.mark.parametrize("add", [make_in_place, move_measured, move_written, move_later, move_as_told])
+def test_one_index_that_sizes_decide_is_told(tmp_path):
+    (found,) = find_copies(index_by_range, tmp_path)
+    assert found.where[0].function == "index_by_range"
+    assert "1 of what the host computes" in found.claim
+
+
+@pytest.mark.parametrize(
+    "add", [make_in_place, move_to_host_again, move_measured, move_written, move_later, move_as_told]
+)
 def test_data_that_has_to_come_over_is_left_alone(add, tmp_path):
     assert not find_copies(add, tmp_path)
 

@@ -25,6 +25,7 @@ class CallLook(NamedTuple):
     kept: bool = True  # what it gives is bound, or nobody else has it
     says_host: bool = False  # `.to("cpu")`: a device that a variable names is the device
     lines: tuple[int, int] = (0, 0)  # of the statement, without what it encloses
+    device_of: str = ""  # `device=boxes.device`: the name of what lies there
     says_later: bool = False  # `non_blocking=` is given: a variable may be False on a CPU alone
 
 
@@ -65,6 +66,7 @@ def look_at_call(code: CodeType, instruction: int) -> CallLook:
         kept or not isinstance(receiver, _HELD),
         _says_host(call),
         (first, max(first, last or first)),
+        _name_device_of(call, parents),
         _says_later(call),
     )
 
@@ -102,6 +104,28 @@ def _follow_up(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> tuple[bool, a
         elif kept is None and not isinstance(node, _COLLECTING):
             kept = False
     return bool(kept), node
+
+
+def _name_device_of(call: ast.Call, parents: dict[ast.AST, ast.AST]) -> str:
+    """Whose device is given: `x.device` itself, or a name that the function binds to that alone."""
+    for given in (*call.args, *(one.value for one in call.keywords)):
+        bound = _find_bound(given.id, call, parents) if isinstance(given, ast.Name) else [given]
+        if len(bound) == 1 and isinstance(bound[0], ast.Attribute) and bound[0].attr == "device":
+            return bound[0].value.id if isinstance(bound[0].value, ast.Name) else ""
+    return ""
+
+
+def _find_bound(name: str, call: ast.Call, parents: dict[ast.AST, ast.AST]) -> list[ast.expr]:
+    """All that the function around a call binds to a name, as far as it is written plainly."""
+    node: ast.AST = call
+    while node in parents and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        node = parents[node]
+    bindings = [one for one in ast.walk(node) if isinstance(one, ast.Assign)]
+    return [
+        one.value
+        for one in bindings
+        if any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
+    ]
 
 
 def _says_later(call: ast.Call) -> bool:

@@ -158,7 +158,13 @@ class FunctionListener(TorchFunctionMode):
         if isinstance(other, torch.Tensor):
             return self._census.places.is_on_host(other)
         called = (_leave_us(sys._getframe(1)), frame)
-        return any(one is not None and look_at_call(one.f_code, one.f_lasti).says_host for one in called)
+        return any(self._means_host(one) for one in called if one is not None)
+
+    def _means_host(self, frame: FrameType) -> bool:
+        """Whether the call that a frame is at names the host, or the device of a tensor that lies there."""
+        look = look_at_call(frame.f_code, frame.f_lasti)
+        beside = frame.f_locals.get(look.device_of) if look.device_of else None
+        return look.says_host or (isinstance(beside, torch.Tensor) and self._census.places.is_on_host(beside))
 
     def _make(self, name: str, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A tensor is made, on the host unless a device is named."""

@@ -83,8 +83,10 @@ class OperatorListener(TorchDispatchMode):
         if asked:
             census.add_find(where, ALLOCATION, name, host_ns, size)
         if kind is not None:
-            told = f"non_blocking={_is_later(args, kwargs)}" if name == "aten::copy_" else ""
-            census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0, told)
+            detail = "generated=True" if kind == INDEX and self._is_generated(args[1]) else ""
+            if name == "aten::copy_":
+                detail = f"non_blocking={_is_later(args, kwargs)}"
+            census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0, detail)
         if not func.is_view and name not in WITHOUT_KERNEL and kind not in (FEED, COPY):
             census.add_find(where, LAUNCH, name, host_ns, size)
 
@@ -108,6 +110,11 @@ class OperatorListener(TorchDispatchMode):
             for tensor in tensors_of(output):
                 places.put_on_host(tensor, is_generated=not taken)
         return census.making
+
+    def _is_generated(self, indices: Any) -> bool:
+        """Whether what is copied to index by it was made on the host of no data."""
+        places = self._census.places
+        return all(places.is_generated(one) for one in tensors_of(indices) if places.is_on_host(one))
 
     def _find_wait(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

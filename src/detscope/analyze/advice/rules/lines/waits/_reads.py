@@ -37,11 +37,17 @@ def sort_reads(case: LineCase) -> SortedReads:
             found.matchers += copies
             left = [row for row in left if row not in copies]
         values = [row for row in left if _VALUES.search(row.code) and not _CONDITION.match(row.code)]
-        if total(values) >= SEVERAL:
+        if total(values) >= SEVERAL and _are_several(values):
             found.values += values
             left = [row for row in left if row not in values]
         found.others += left
     return found
+
+
+def _are_several(rows: Sequence[CensusPlace]) -> bool:
+    """Whether a call reads more than one, or it is a function for one of them, called for each."""
+    lines = {row.where.line for row in rows}
+    return len(lines) > 1 or any(row.in_call > 1 or row.code.startswith("return ") for row in rows)
 
 
 def is_written(place: CensusPlace) -> bool:

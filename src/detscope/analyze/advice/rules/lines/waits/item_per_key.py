@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterable
 
@@ -20,17 +21,18 @@ def find(case: LineCase) -> Iterable[Finding]:
     """Functions that read several numbers, each with a wait of its own."""
     for rows in case.by_function(sort_reads(case).values):
         reads = total(rows)
-        calls = 1.0 if all(row.in_call == 1 for row in rows) else count_calls(rows)
+        alone = all(row.in_call == 1 for row in rows)  # a function for one number, called for each
+        calls = 1 if alone else math.ceil(count_calls(rows) - 1e-6)
         yield case.make_finding(
             NAME,
             rows,
             f"{reads:g} numbers per step are read from the device one by one in {name_place(rows[0])}:"
-            f" {reads:g} waits where {calls:g} would do",
+            f" {reads:g} waits where {calls} would do",
             "read them together: torch.stack(list(values)).tolist() waits once; for a log, keep the tensors"
             " and read them every n-th step only",
             waits=reads - calls,
             text=f"{reads:g} reads per step, {max(row.in_call for row in rows)} or fewer at one line in one"
-            f" call; {calls:g} would be left",
+            f" call; {calls} would be left",
             diff=case.write_diff(rows, _rewrite),
         )
 

@@ -19,7 +19,8 @@ _MADE = re.compile(
 )
 _INDICES = "move the indices to the device once and index by that: implicit copies cannot be seen in the code"
 _CONSTANTS = (
-    "make constants once (register_buffer, or kept by device), or use plain numbers, which need no copy;"
+    "make constants once (register_buffer, or kept by device) and what calls of a step share once per step,"
+    " or use plain numbers, which need no copy;"
     " torch.arange(..., device=device) and its like fill on the device"
 )
 _GENERATED = (
@@ -34,11 +35,11 @@ _TENSORS = (
 def find(case: LineCase) -> Iterable[Finding]:
     """By function: a copy waits until the queue has run empty, unless it is told non_blocking."""
     for rows in case.by_function(case.places("feed", "index", accept=_blocks)):
-        indices = [row for row in rows if row.kind == "index"]
-        fed = [row for row in rows if row.kind == "feed"]
-        generated = [row for row in fed if row.facts.get("generated") == "True"]
-        constants = [row for row in fed if row not in generated and _is_made_here(row)]
-        moved = [row for row in fed if row not in generated and row not in constants]
+        generated = [row for row in rows if row.facts.get("generated") == "True"]
+        others = [row for row in rows if row not in generated]
+        indices = [row for row in others if row.kind == "index"]
+        constants = [row for row in others if row.kind == "feed" and _is_made_here(row)]
+        moved = [row for row in others if row not in indices and row not in constants]
         if total(rows) < LEAST and total(generated) < 1:
             continue
         told = [
@@ -46,7 +47,7 @@ def find(case: LineCase) -> Iterable[Finding]:
             for kind, words in (
                 (indices, "by indexing with a tensor of the host"),
                 (generated, "of what the host computes from sizes alone"),
-                (constants, "of constants"),
+                (constants, "of numbers of the host"),
                 (moved, "of tensors one by one"),
             )
             if kind
