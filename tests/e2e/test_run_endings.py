@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,13 @@ def test_a_script_ends_as_without_us_and_its_run_is_kept(how, tmp_path, torch_se
     assert [part["steps"] for part in figures["script"]["parts"] if part["name"] == "evaluation"] == [6]
     assert f"detscope: run: {tmp_path / 'runs'}" in heard.stderr
     assert Path(figures["run"], "report.html").exists()
+
+
+def test_a_project_with_a_module_named_as_one_of_python_s_is_recorded(tmp_path):
+    (tmp_path / "statistics.py").write_text("OWN = 'ours'\n")
+    script = HEADER + "import statistics\ngo(6)\nprint(statistics.OWN)\n"
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "-m", "detscope", "run", "--json-file", "figures.json", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ours"), done.stderr
+    assert '"status": "ok"' in (tmp_path / "figures.json").read_text()

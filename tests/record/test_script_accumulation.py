@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -175,3 +176,29 @@ def test_a_batch_that_goes_through_the_model_twice_is_one_batch_also_without_a_l
                 model(held).mean().backward()
             optimizer.step()
     assert (heard.steps, heard.script["batches_per_step"]) == (8, 2)
+
+
+def test_the_calls_of_a_closure_are_one_batch_and_an_optimizer_that_is_gone_is_waited_for_no_longer(
+    listen: Any,
+) -> None:
+    def fit(batch: torch.Tensor) -> None:
+        model = Small()
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
+
+        def go() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(batch[:]).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            optimizer.step(go)
+        with torch.no_grad():
+            model(batch)
+
+    with listen() as heard:
+        for _ in range(3):
+            fit(torch.ones(4, 3, 8, 8))
+            gc.collect()
+    assert heard.steps == 12
+    assert set(heard.table("content")["images"]) == {4}

@@ -41,8 +41,8 @@ class Hooks:
     def install(self, torch_is_new: bool = False) -> None:
         """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
         tracker, patches = self._tracker, self._patches
-        for _ in range(0 if torch_is_new else _count_optimizers()):
-            tracker.pacer.add_optimizer()
+        for one in () if torch_is_new else _list_optimizers():
+            tracker.add_optimizer(one)
         tracker.module_call = _make_module_call(tracker)
         patches.put(nn.Module, "__call__", tracker.module_call)
         put_around(patches, torch.autograd, "_engine_run_backward", tracker.run_backward)
@@ -98,7 +98,7 @@ class Hooks:
 
     def _make_optimizer(self, plain: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         self._tracker.recording.optimizers_built += 1
-        self._tracker.pacer.add_optimizer()
+        self._tracker.add_optimizer(args[0])
         plain(*args, **kwargs)
 
     def _step_scaled(
@@ -142,8 +142,8 @@ class Hooks:
             end()
 
 
-def _count_optimizers() -> int:
-    return sum(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
+def _list_optimizers() -> list[Any]:
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)]
 
 
 def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:

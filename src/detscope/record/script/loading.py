@@ -247,8 +247,8 @@ class StepBatches:
         self._fetcher = None
         pacer = self._tracker.pacer
         known = self._next_arguments if pacer.stepped else self.arguments
-        if self.from_loaders or (known and not pacer.begins_iteration):
-            return
+        if self.from_loaders or (known and (self._tracker.in_optimizer or not pacer.begins_iteration)):
+            return  # closures go through the same batch again and again
         if not self._is_given_again((arguments, named)) or not known:
             known.append(describe_batch((*arguments, named) if named else arguments))
 

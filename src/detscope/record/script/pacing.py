@@ -48,7 +48,8 @@ class StepPacer:
         self.unfinished = 0  # accumulated iterations that no optimizer step followed
         self.steps_in_backward = False  # optimizers step from hooks of gradients, inside of backward
         self._alone = False  # optimizers were made, none of them steps
-        self._made = self._met = 0  # optimizers that were made, and those of them that have stepped
+        self._made = self._met = 0  # optimizers that there are, and those of them that have stepped
+        self._any_made = False
         self._whole = _EventCounts()  # since the last border
         self._latest = _EventCounts()  # since the last batch was asked for
         self._evaluated: set[int] = set()  # roots that were called in evaluation steps
@@ -156,7 +157,7 @@ class StepPacer:
             ended = StepEnd.EARLIER
         self._iterations_stepped = max(self._iterations_stepped, self._iterations)
         self._iterations = 0
-        self.trained, self._made = True, max(1, self._made)
+        self.trained, self._made, self._any_made = True, max(1, self._made), True
         self.stepped[optimizer] = self.stepped.get(optimizer, 0) + 1
         self._quiet_since_step, self._called_since_step = True, False
         for other in list(self._known):
@@ -172,11 +173,18 @@ class StepPacer:
     def add_optimizer(self) -> None:
         """An optimizer was made; it may step or not."""
         self._made += 1
+        self._any_made = True
+
+    def forget_optimizer(self, optimizer: int) -> None:
+        """An optimizer is gone: nobody waits for it, and its number may become another's."""
+        self._made -= 1
+        if self._known.pop(optimizer, None) is not None:
+            self._met -= 1
 
     @property
     def by_backward(self) -> bool:
         """No optimizer tells when it steps: a batch that goes backward is a step."""
-        return self.steps_in_backward or not self._made or (self._alone and not self._met)
+        return self.steps_in_backward or not self._any_made or (self._alone and not self._met)
 
     def add_batch(self) -> None:
         """A batch has arrived."""

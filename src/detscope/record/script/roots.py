@@ -27,6 +27,7 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")  # keep weights as packed objects
+_CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")  # of programs, as they are and for inference
 _FEW = 64  # numbers that mean and deviation of channels, or a small kernel, have at most
 _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
@@ -245,9 +246,10 @@ def holds_weights(module: nn.Module) -> bool:
 def _list_constants(program: Any) -> list[torch.Tensor]:
     """Tensors that a frozen program holds in its code."""
     try:
-        nodes = program.graph.findAllNodes("prim::Constant")
+        graph = program.graph
     except RuntimeError:  # one without a forward
         return []
+    nodes = [one for kind in _CONSTANTS for one in graph.findAllNodes(kind)]
     named = [one for one in nodes if "value" in one.attributeNames()]
     return [one.t("value") for one in named if one.kindOf("value") == "t"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from detscope.record.device.clock import DeviceMark
-from detscope.record.foreign import frames_above, raised_by_handler
+from detscope.record.foreign import WeakObjects, frames_above, raised_by_handler
 from detscope.record.model.borders import CallState
 from detscope.record.model.calls import CallListener
 from detscope.record.model.last_gradient import hear_last_gradient
@@ -68,6 +68,7 @@ class ScriptTracker(CallState):
         self.in_optimizer = 0
         self.module_call: Callable[..., Any] | None = None  # what hooks put into nn.Module
         self.buffer = EventBuffer()
+        self._optimizers: WeakObjects[Any] = WeakObjects(when_gone=self.pacer.forget_optimizer)
         self.inner_steps = 0  # times that an optimizer said it had stepped
         self._optimizer_frame: Any = None
         self._stepping: list[AbstractContextManager[None]] = []  # parts of optimizers that are stepping
@@ -299,6 +300,11 @@ class ScriptTracker(CallState):
             self.inside -= 1
 
     # ---- optimizers
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """An optimizer is there, until it is gone."""
+        self.pacer.add_optimizer()
+        self._optimizers.add(optimizer)
 
     def _inside_optimizer(self) -> bool:
         """Whether an optimizer is stepping; one that raised never says that it ended."""

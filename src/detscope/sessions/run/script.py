@@ -8,6 +8,8 @@ import runpy
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -201,6 +203,30 @@ def end_threads() -> None:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+
+
+@contextmanager
+def own_imports() -> Iterator[None]:
+    """Import as if the script's folder were not there: it may hold a `statistics.py` of its own.
+
+    Modules of Python's that are replaced there are ours while this lasts, and the script's again afterwards.
+    """
+    first = sys.path[:1]
+    folders = [Path(one) for one in first if one]
+    loaded = {name: sys.modules[name] for name in sys.stdlib_module_names & sys.modules.keys()}
+    files = {name: getattr(module, "__file__", None) for name, module in loaded.items()}
+    theirs = {name: loaded[name] for name, file in files.items() if file and Path(file).parent in folders}
+    for name in theirs:
+        del sys.modules[name]
+    del sys.path[:1]
+    try:
+        yield
+    finally:
+        sys.path[:0] = first
+        for name in sys.stdlib_module_names & sys.modules.keys() - loaded.keys():
+            if any((folder / f"{name}.py").is_file() for folder in folders):
+                del sys.modules[name]
+        sys.modules.update(theirs)
 
 
 def _set_first_path(folder: str) -> None:

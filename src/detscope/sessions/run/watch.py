@@ -17,11 +17,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from detscope.faults import describe_error
 from detscope.record.script.endings import ScriptStopped, clean_error
 from detscope.record.script.options import ScriptOptions, make_options
 from detscope.sessions.run import script as script_main
 from detscope.sessions.run.children import ChildProcesses, when_group_comes
-from detscope.sessions.run.script import ScriptTarget, end_threads, execute_script
+from detscope.sessions.run.script import ScriptTarget, end_threads, execute_script, own_imports
 
 if TYPE_CHECKING:
     from detscope.analyze.summary import RunSummary
@@ -106,8 +107,12 @@ class Watch:
         recorded = [] if self._children is None else self._children.end_watching()
         reason = None if self._children is None else self._children.explain_nothing()
         if self._tracker is None or self._hooks is None:
+            failure = None if self._finder is None else self._finder.failure
+            why = reason or (
+                "the script never imported torch" if failure is None else describe_error(failure)
+            )
             if not recorded:
-                self._print_lines([f"nothing was recorded: {reason or 'the script never imported torch'}"])
+                self._print_lines([f"nothing was recorded: {why}"])
             return None
         if recorded and not self._tracker.roots.all:  # which said what there is to say
             self._tracker.active = self._tracker.writing = False
@@ -181,6 +186,7 @@ class _TorchImport(MetaPathFinder, Loader):
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
         self._plain: Loader | None = None
+        self.failure: Exception | None = None  # of what was called back
         self._asks = False  # the other finders
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
@@ -209,7 +215,11 @@ class _TorchImport(MetaPathFinder, Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = plain
         plain.exec_module(module)
-        self._then()
+        try:
+            with own_imports():
+                self._then()
+        except Exception as error:  # the script imports torch all the same
+            self.failure = error
 
     @property
     def _plain_loader(self) -> Loader:
@@ -244,7 +254,8 @@ def run_script(
     if error is not None and not isinstance(error, SystemExit):
         error = _tell_error(error)
     if watch.is_here:
-        watch.stop(error)
+        with own_imports():
+            watch.stop(error)
     if error is not None:
         raise error
 
