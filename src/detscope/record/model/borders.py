@@ -262,27 +262,35 @@ class BorderWriter:
         ends, owners = self._child_ends, self._owners
         known_mark, code_of, leave, no_sequence = self._marks.get, codes.get, EXIT, NO_SEQUENCE
         builds_graph, traced = torch.is_grad_enabled, is_traced
+        # what torch's own call does is one choice: it is made here, so that a call is no deeper than always
+        chooses = getattr(plain, "__code__", None)
+        direct = chooses is not None and chooses.co_names == ("_compiled_call_impl", "_call_impl")
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
                 return plain(self_, *args, **kwargs)
-            run = plain.__get__(self_)
-            if not calls.inside:
-                return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
-            code = code_of(id(self_))  # of its begin
-            if code is None or (get_ident() != calls.owner and not calls.in_backward):
-                return run(*args, **kwargs)
-            if traced() is not None:  # by what a module does in its forward
-                return run(*args, **kwargs)
+            if not calls.inside and calls.active:
+                return outside(self_, args, kwargs)
+            code = code_of(id(self_)) if codes and calls.inside else None  # of its begin
+            # traced: by what a module does in its forward
+            elsewhere = code is None or (get_ident() != calls.owner and not calls.in_backward)
+            if elsewhere or traced() is not None:
+                if direct and self_._compiled_call_impl is None:
+                    return self_._call_impl(*args, **kwargs)
+                return plain(self_, *args, **kwargs)
+            assert code is not None
             if code < 0:
-                return self.targets[id(self_)](run, args, kwargs)
+                return self.targets[id(self_)](plain.__get__(self_), args, kwargs)
             if not builds_graph() and marker is None and not self.record_functions:
                 # inference: there is no backward pass to prepare for
                 extend((code, now(), no_sequence))
                 try:
-                    if self.seen is None:
-                        return run(*args, **kwargs)
-                    return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                    if self.seen is not None:
+                        run = plain.__get__(self_)
+                        return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                    if direct and self_._compiled_call_impl is None:
+                        return self_._call_impl(*args, **kwargs)
+                    return plain(self_, *args, **kwargs)
                 except Exception as error:
                     self.note_failure(code >> NODE_SHIFT, error)
                     raise
@@ -301,10 +309,13 @@ class BorderWriter:
             extend((code, now(), sequence))
             output = None
             try:
-                if self.seen is None:
-                    output = run(*args, **kwargs)
-                else:
+                if self.seen is not None:
+                    run = plain.__get__(self_)
                     output = self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                elif direct and self_._compiled_call_impl is None:
+                    output = self_._call_impl(*args, **kwargs)
+                else:
+                    output = plain(self_, *args, **kwargs)
                 return output
             except Exception as error:
                 self.note_failure(code >> NODE_SHIFT, error)
