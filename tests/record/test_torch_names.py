@@ -96,7 +96,6 @@ HELD: dict[str, Callable[[], Any]] = {
     "_buffers": nn.Module,
     "_call_impl": nn.Module,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
-    "_compiled_call_impl": nn.Module,
     "_comm_hooks": lambda: Path(torch.nn.parallel.distributed.__file__),
     "_enable_profiler": lambda: torch.autograd.profiler,
     "_engine_run_backward": lambda: torch.autograd,
@@ -118,6 +117,7 @@ HELD: dict[str, Callable[[], Any]] = {
 HELD_OPTIONAL = {
     "_allgather_base": "collectives by that name are not called in such a torch",
     "_create_interpreter_name_lookup_fn": "a program traced in a counted step has other names of values",
+    "_compiled_call_impl": "parts compiled in place are not known as compiled",
     "_end_coalescing": "as _allgather_base",
     "_get_is_fx_tracing": "the flag of older versions is asked for instead",
     "_is_fx_tracing_flag": "tracers of torch.fx keep the plain call",

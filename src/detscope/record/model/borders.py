@@ -262,9 +262,6 @@ class BorderWriter:
         ends, owners = self._child_ends, self._owners
         known_mark, code_of, leave, no_sequence = self._marks.get, codes.get, EXIT, NO_SEQUENCE
         builds_graph, traced = torch.is_grad_enabled, is_traced
-        # what torch's own call does is one choice: it is made here, so that a call is no deeper than always
-        chooses = getattr(plain, "__code__", None)
-        direct = chooses is not None and chooses.co_names == ("_compiled_call_impl", "_call_impl")
 
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
@@ -272,13 +269,10 @@ class BorderWriter:
             if not calls.inside and calls.active:
                 return outside(self_, args, kwargs)
             code = code_of(id(self_)) if codes and calls.inside else None  # of its begin
-            # traced: by what a module does in its forward
-            elsewhere = code is None or (get_ident() != calls.owner and not calls.in_backward)
-            if elsewhere or traced() is not None:
-                if direct and self_._compiled_call_impl is None:
-                    return self_._call_impl(*args, **kwargs)
+            if code is None or (get_ident() != calls.owner and not calls.in_backward):
                 return plain(self_, *args, **kwargs)
-            assert code is not None
+            if traced() is not None:  # by what a module does in its forward
+                return plain(self_, *args, **kwargs)
             if code < 0:
                 return self.targets[id(self_)](plain.__get__(self_), args, kwargs)
             if not builds_graph() and marker is None and not self.record_functions:
@@ -288,8 +282,6 @@ class BorderWriter:
                     if self.seen is not None:
                         run = plain.__get__(self_)
                         return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
-                    if direct and self_._compiled_call_impl is None:
-                        return self_._call_impl(*args, **kwargs)
                     return plain(self_, *args, **kwargs)
                 except Exception as error:
                     self.note_failure(code >> NODE_SHIFT, error)
@@ -312,8 +304,6 @@ class BorderWriter:
                 if self.seen is not None:
                     run = plain.__get__(self_)
                     output = self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
-                elif direct and self_._compiled_call_impl is None:
-                    output = self_._call_impl(*args, **kwargs)
                 else:
                     output = plain(self_, *args, **kwargs)
                 return output
