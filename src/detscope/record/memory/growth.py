@@ -335,7 +335,11 @@ class GrowthWatch:
 def read_resident_bytes() -> int | None:
     """What the process has of the machine's memory; None where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
+        file = os.open("/proc/self/statm", os.O_RDONLY)  # at every border: a third of what a `Path` takes
+        try:
+            return int(os.read(file, 100).split()[1]) * _PAGE
+        finally:
+            os.close(file)
     except (OSError, IndexError, ValueError):
         return None
 

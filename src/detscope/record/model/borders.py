@@ -272,23 +272,23 @@ class BorderWriter:
         def call(self_: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
                 return plain(self_, *args, **kwargs)
-            run = plain.__get__(self_)
-            if not calls.inside:
-                return outside(self_, args, kwargs) if calls.active else run(*args, **kwargs)
-            code = code_of(id(self_))  # of its begin
+            if not calls.inside and calls.active:
+                return outside(self_, args, kwargs)
+            code = code_of(id(self_)) if codes and calls.inside else None  # of its begin
             if code is None or (get_ident() != calls.owner and not calls.in_backward):
-                return run(*args, **kwargs)
+                return plain(self_, *args, **kwargs)
             if traced() is not None:  # by what a module does in its forward
-                return run(*args, **kwargs)
+                return plain(self_, *args, **kwargs)
             if code < 0:
-                return self.targets[id(self_)](run, args, kwargs)
+                return self.targets[id(self_)](plain.__get__(self_), args, kwargs)
             if not builds_graph() and marker is None and not self.record_functions:
                 # inference: there is no backward pass to prepare for
                 extend((code, now(), no_sequence))
                 try:
-                    if self.seen is None:
-                        return run(*args, **kwargs)
-                    return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                    if self.seen is not None:
+                        run = plain.__get__(self_)
+                        return self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                    return plain(self_, *args, **kwargs)
                 except Exception as error:
                     self.note_failure(code >> NODE_SHIFT, error)
                     raise
@@ -307,10 +307,11 @@ class BorderWriter:
             extend((code, now(), sequence))
             output = None
             try:
-                if self.seen is None:
-                    output = run(*args, **kwargs)
-                else:
+                if self.seen is not None:
+                    run = plain.__get__(self_)
                     output = self.call_noted(self.seen, code >> NODE_SHIFT, run, args, kwargs)
+                else:
+                    output = plain(self_, *args, **kwargs)
                 return output
             except Exception as error:
                 self.note_failure(code >> NODE_SHIFT, error)

@@ -206,15 +206,18 @@ class ReplacedFunctions:
     def __init__(self, calls: CallState) -> None:
         self._calls = calls
         self._replaced: dict[tuple[int, str], _ReplacedFunction] = {}
+        self._shown = False
+        self._in_place: list[_ReplacedFunction] = []
         self._open = 0
 
     def show_target(self, owner: Any, name: str, target: CallTarget) -> None:
         """From now on do this around calls of a function."""
         made = self._replaced.setdefault((id(owner), name), _ReplacedFunction(owner, name, self._calls))
-        made.target = target
+        made.target, self._shown = target, True
 
     def hide_targets(self) -> None:
         """Do nothing around them from now on."""
+        self._shown = False
         for replaced in self._replaced.values():
             replaced.target = None
 
@@ -227,16 +230,18 @@ class ReplacedFunctions:
     def call_with_all(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call something with all functions in their places."""
         self._open += 1
-        if self._open == 1:
-            for replaced in self._replaced.values():
+        if self._open == 1 and self._shown:
+            self._in_place = list(self._replaced.values())
+            for replaced in self._in_place:
                 replaced.put_in()
         try:
             return call(*args, **kwargs)
         finally:
             self._open -= 1
-            if not self._open:
-                for replaced in self._replaced.values():
+            if not self._open and self._in_place:
+                for replaced in self._in_place:
                     replaced.take_out()
+                self._in_place = []
 
 
 def _recorded_here(calls: CallState) -> bool:

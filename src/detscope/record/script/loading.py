@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 DATA = PHASES.index("data")
 _IMAGE_DIMENSIONS = 3
+_BATCH_DIMENSIONS = 4
+_PLAIN = (torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None))
+_MOST_DESCRIBED = 64
 _FRAMES = 12  # to look at for a constructor
 _ELSEWHERE = "batches were fetched in another thread: what the loop waits for them is part of `other`"
 _FETCHERS = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
@@ -218,6 +221,7 @@ class StepBatches:
         self._next_arguments: list[BatchContent] = []  # after an optimizer stepped: perhaps of the next step
         self._given: tuple[Callable[[], Any], int] = (lambda: None, 0)  # the first of them, and its version
         self.transformed: list[tuple[BatchTiming, str]] = []  # whole batches, by the loop, and where
+        self._described: dict[tuple[Any, ...], BatchContent] = {}  # what a lone tensor of a shape is
         self._waited_ns = 0
         self._fetcher: int | None = None  # a thread that asked for batches before any model was called
         # by iterator; that of a loader whose workers persist begins anew
@@ -235,6 +239,12 @@ class StepBatches:
         self._next_arguments = []
         self.fresh_pass = self.fresh_pass and ended is StepEnd.DROPPED
 
+    @property
+    def without_loader(self) -> bool:
+        """Whether this step knows of no loader, nor of transforms."""
+        quiet = not (self.from_loaders or self.timings or self.transformed or self.fresh_pass)
+        return quiet and self._latest is self._unknown
+
     def take_contents(self, iterations: int) -> list[BatchContent]:
         """Of the batches from loaders that a step of so many iterations used."""
         passes = self.from_loaders or [self._latest]  # all was fetched before: the last of a pass
@@ -250,7 +260,22 @@ class StepBatches:
         if self.from_loaders or (known and (self._tracker.in_optimizer or not pacer.begins_iteration)):
             return  # closures go through the same batch again and again
         if not self._is_given_again((arguments, named)) or not known:
-            known.append(describe_batch((*arguments, named) if named else arguments))
+            known.append(self._describe_arguments((*arguments, named) if named else arguments))
+
+    def _describe_arguments(self, given: tuple[Any, ...]) -> BatchContent:
+        """What is in a model's arguments; of a lone tensor of images that is its shape, and is kept."""
+        names = given[-1] if given and type(given[-1]) is dict else {}
+        values = [*given[: len(given) - bool(names)], *names.values()]
+        tensors = [one for one in values if isinstance(one, torch.Tensor)]
+        lone = len(tensors) == 1 and tensors[0].ndim == _BATCH_DIMENSIONS and "image_id" not in names
+        if not lone or any(type(one) not in _PLAIN for one in values):
+            return describe_batch(given)
+        key = (tensors[0].shape, len(values), *names)
+        if key not in self._described:
+            if len(self._described) >= _MOST_DESCRIBED:
+                self._described.clear()
+            self._described[key] = describe_batch(given)
+        return self._described[key]
 
     def _is_given_again(self, arguments: Any) -> bool:
         """Whether the first tensor among them is that of the last iteration, and was not filled anew."""

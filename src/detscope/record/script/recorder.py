@@ -23,10 +23,11 @@ from detscope.record.script.losses import LOSS, LateLosses, StepLosses
 from detscope.record.script.options import WARMUP_STEPS, ScriptOptions
 from detscope.record.script.roots import NO_PARTS, ModelParts
 from detscope.record.step_recorder import StepRecorder
-from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, EventStretch, decode_events
+from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, WIDTH, EventStretch, decode_events
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_transform_rows
-from detscope.record.steps.schedule import CENSUS, MEMORY, OPERATORS, WARMUP
+from detscope.record.steps.schedule import BARE, CENSUS, MEMORY, OPERATORS, RECORDED, WARMUP
+from detscope.record.steps.share import RecordingShare, measure_event_ns
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import write_table
 from detscope.zoo.contract import list_names
@@ -91,6 +92,9 @@ class ScriptRecorder(StepRecorder):
         self.evaluating = self._evaluates_in_steps = False
         self._rested_in: int | None = None  # the step in which the model was last called without gradients
         self.trained = False
+        # ranks wait for each other: all of them record the same steps
+        self._event_ns = measure_event_ns() if options.ranks == 1 else 0.0
+        self._share = RecordingShare(self._event_ns)
 
     def make_phases(self, model: nn.Module) -> CallListener:  # noqa: ARG002
         """Phases come from global hooks."""
@@ -153,7 +157,35 @@ class ScriptRecorder(StepRecorder):
             self.writer.append_rows("transforms", make_transform_rows(step.index, timing, where))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1), done.end_mark)
         self._keep_losses(self._late.put_losses(step.index, done.losses))
+        if step.mode == RECORDED and not self.trained:
+            # on a busy machine a step takes longer, and so does recording it
+            spent_ns = min(step.end_ns - step.start_ns, step.processor[-1] - step.processor[1])
+            self._share_steps(len(step.events) // WIDTH, spent_ns)
         return step.mode
+
+    def pass_bare_step(self, start_ns: int, end_ns: int, contents: list[BatchContent]) -> bool:
+        """A step has ended; whether it was bare, as the next is: then this is all that is done about it."""
+        step = self.step
+        if step is None or step.mode != BARE or self.memory or self.buffer.marker is not None:
+            return False
+        if self.evaluating or self.schedule.mode_of(self.index + 1) != BARE:
+            return False
+        step.epoch, step.start_ns, step.waited_ns = max(0, self.epoch), start_ns, start_ns
+        step.pause_ns, step.end_ns = max(0, start_ns - self._pause_ns), max(end_ns, start_ns + 1)
+        step.content = contents[0] if len(contents) == 1 else add_contents(contents)
+        self.tables.keep_bare(step)
+        self.index += 1
+        self._pause_ns = step.end_ns
+        self.step = OpenStep(self.next_step, self.epoch, BARE, start_ns, start_ns)
+        return True
+
+    def _share_steps(self, events: int, spent_ns: int) -> None:
+        """Of short predictions a part is recorded."""
+        self._share.add_step(events, spent_ns)
+        one_in, schedule = self._share.one_in, self.schedule
+        if one_in != schedule.recorded_one_in:
+            begun = schedule.thinned_from or self.index
+            self.schedule = replace(schedule, recorded_one_in=one_in, thinned_from=begun)
 
     def _keep_losses(self, found: Iterable[tuple[int, dict[str, float]]]) -> None:
         for step, values in found:
@@ -235,7 +267,7 @@ class ScriptRecorder(StepRecorder):
 
     def postpone_deep_looks(self) -> None:
         """While it is open whether the script will train, operators and memory wait for that."""
-        self.schedule = replace(self._full_schedule, operator_steps=0, memory_steps=0, census_steps=0)
+        self.schedule = replace(self.schedule, operator_steps=0, memory_steps=0, census_steps=0)
 
     def make_way(self, why: str) -> None:
         """No operators and no memory from now on: somebody else profiles."""
@@ -279,7 +311,7 @@ class ScriptRecorder(StepRecorder):
         """The figures begin with the next step; those before it get another mode in the end."""
         self._relabelled = (self.next_step, mode_before)
         self.first_step, self.index = self.next_step, 0
-        self.schedule = self._full_schedule
+        self.schedule, self._share = self._full_schedule, RecordingShare(self._event_ns)
         if self.window.is_open:
             self.window.stop()
         self.tables.forget_operators(all_windows=True)

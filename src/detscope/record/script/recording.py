@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from detscope.machine.accelerator import Accelerator
+from detscope.record.content import BatchContent
 from detscope.record.device.clock import DeviceMark
 from detscope.record.foreign import Patches, WeakObjects, raised_by_handler
 from detscope.record.loader import BatchTiming
@@ -288,6 +289,20 @@ class ScriptRecording:
             self._stopped = True
             self.note(f"stopped after {wanted} recorded steps (--max-steps): the script would have gone on")
         return self._stopped
+
+    def pass_bare_step(self, start_ns: int, end_ns: int, contents: list[BatchContent]) -> bool:
+        """An evaluation step has ended; whether it was bare, as the next is, and nobody waits for it."""
+        recorder, options = self._recorder, self._options
+        if recorder is None or recorder.trained or self._stopped or options.rank is not None:
+            return False
+        if options.window is not None or options.max_steps is not None:
+            return False
+        if not recorder.pass_bare_step(start_ns, end_ns, contents):
+            return False
+        self.evaluation.steps += 1
+        self.evaluation.batches += 1
+        self.evaluation.wall_ns.append(end_ns - start_ns)
+        return True
 
     def _record_step(self, done: FinishedStep, trains: bool, buffer: EventBuffer) -> str:
         recorder = self._recorder

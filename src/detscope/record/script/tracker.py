@@ -397,8 +397,26 @@ class ScriptTracker(CallState):
                 return
             raise ScriptStopped
 
+    def _pass_bare(self, ended: StepEnd, now_ns: int) -> bool:
+        """Between two bare predictions nothing is done but to count; whether this is such a border."""
+        known, plain = self._beginnings is None, ended is StepEnd.EVALUATION and self._split is None
+        if not plain or not known or self.buffer.items or self.pacer.last_iterations > 1:
+            return False
+        contents = self.batches.arguments if self.batches.without_loader else []
+        if not contents or not self.recording.pass_bare_step(self._start_ns, now_ns, contents):
+            return False
+        for root in self._called:
+            root.calls_in_evaluation_steps += 1
+        self._called.clear()
+        self.losses.take_losses(False)
+        self.batches.clear_step(ended)
+        self._start_ns = perf_counter_ns()
+        return True
+
     def _cross_to_next(self, ended: StepEnd, now_ns: int) -> bool:
         """Close what ended, open what comes; whether the script is to stop."""
+        if self._pass_bare(ended, now_ns):
+            return False
         self.crossing = True
         buffer, kept, done = self.buffer, None, None
         split = self._split if ended is StepEnd.EARLIER else None

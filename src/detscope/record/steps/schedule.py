@@ -22,6 +22,8 @@ class Schedule:
     census_steps: int = (
         0  # after those of memory and operators: waits and launches are counted, their times are not shown
     )
+    recorded_one_in: int = 1  # from `thinned_from` on: so few are recorded that it costs little
+    thinned_from: int = 0
     settles: bool = False  # a device whose queue the window has emptied: the step after it is like the first
     seed: int = 0  # of the places of bare steps; ranks of one training share it
 
@@ -44,6 +46,8 @@ class Schedule:
             return WARMUP
         if self.bare_every <= 1:
             return RECORDED
+        if self.recorded_one_in > 1 and index >= self.thinned_from:
+            return BARE if _draw_number(self.seed, index) % self.recorded_one_in else RECORDED
         # of each group of `bare_every` steps one is bare, drawn: what recurs (workers, logging) never falls
         # on all; the first step of all is recorded: what is compared with it finds it there
         group, place = divmod(measured, self.bare_every)
@@ -59,7 +63,8 @@ class Schedule:
     def with_modules(self, index: int) -> bool:
         """Whether modules are recorded too, or only phases: long runs keep a sample of them."""
         measured = index - self.warmup_steps - self.memory_steps
-        return measured < self.modules_dense or measured % self.modules_thinned_to == 0
+        dense = self.modules_dense * self.recorded_one_in
+        return measured < dense or measured % self.modules_thinned_to == 0
 
     def with_memory(self, index: int) -> bool:
         """Whether memory is watched: from the first step on, so that every block's beginning is known."""

@@ -6,6 +6,7 @@ Rows go to the writer, in order. The writer knows nothing of this: whoever wants
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,8 @@ from detscope.record.loader import BatchTiming
 from detscope.record.memory.growth import GrowthWatch
 from detscope.record.operators.attribution import StepSpan, attribute_operators, make_device_tables
 from detscope.record.operators.profiler import no_garbage_collection
-from detscope.record.steps.drawn import DrawnSteps
-from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, encode_event
+from detscope.record.steps.drawn import DrawnSteps, KeptEvents
+from detscope.record.steps.events import ENTER, EXIT, NO_SEQUENCE, decode_events, encode_event
 from detscope.record.steps.layouts import KeptStep, RepeatedSteps, join_events, moments_of
 from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import StepAccount, Way, replay_events
@@ -32,7 +33,7 @@ from detscope.record.steps.rows import (
     make_transform_rows,
 )
 from detscope.record.steps.schedule import BARE, OPERATORS, RECORDED, WARMUP
-from detscope.runs.writer import RunWriter
+from detscope.runs.writer import RunWriter, polars_schema
 from detscope.traces.columns import TraceEvents
 
 _COUNTS = ("network_pixels", "padded_pixels", "proposals", "sampled_rois", "detections")
@@ -88,6 +89,8 @@ class StepTables:
         self._nodes = nodes
         self._traced_left = traced_steps
         self._traced: set[int] = set()
+        self._waiting: list[KeptEvents] = []  # to be drawn: milliseconds that no two steps shall wait for
+        self._bare: list[OpenStep] = []  # since rows were asked for: what is compared with them waits less
         self.drawn = DrawnSteps(wanted=traced_steps > 0)
         self._tell_ways = tell_ways  # how nodes are reached, as far as that is new
         self._repeats = RepeatedSteps(nodes)
@@ -111,8 +114,10 @@ class StepTables:
             return self._write_step(step)
 
     def flush_rows(self, wait: bool = True) -> None:
-        """Have everything that is ready written to disk."""
+        """Have everything that is ready written to disk; of steps to be drawn, one."""
         self._write_repeated()
+        if self._waiting:
+            self._draw_step(self._waiting.pop(0))
         self._writer.flush_parts(wait)
 
     def close_tables(self, telemetry: list[tuple[Any, ...]]) -> None:
@@ -123,59 +128,84 @@ class StepTables:
         self._writer.info["growth"] = self._growth.describe_growth()
 
     def _draw_chosen(self) -> None:
-        for kept in self.drawn.choose_steps():
-            if kept.index not in self._traced:
-                times = (kept.start_ns, kept.end_ns)
-                account = replay_events(kept.events, self._nodes, *times, keep_slices=True)
-                self._writer.append_rows("timeline", make_timeline_rows(kept.index, self._nodes, account))
+        chosen = [kept for kept in self.drawn.choose_steps() if kept.index not in self._traced]
+        for kept in (*self._waiting, *chosen):
+            self._draw_step(kept)
+
+    def _draw_step(self, kept: KeptEvents) -> None:
+        account = replay_events(kept.events, self._nodes, kept.start_ns, kept.end_ns, keep_slices=True)
+        self._writer.append_rows("timeline", make_timeline_rows(kept.index, self._nodes, account))
 
     def _write_step(self, step: OpenStep) -> bool:
+        if step.mode == BARE:
+            self.keep_bare(step)
+            return False
         waiting = (_DATA_BEGINS, step.start_ns, NO_SEQUENCE, _DATA_ENDS, step.waited_ns, NO_SEQUENCE)
         events = [*waiting, *step.events]
         traced = step.mode in (RECORDED, OPERATORS) and self._traced_left > 0
         self.drawn.offer_step(step.index, step.mode, step.start_ns, step.end_ns, events)
-        layout = None if traced or step.mode == BARE else self._repeats.find_layout(events)
+        if traced:
+            self._traced_left -= 1
+            self._traced.add(step.index)
+            self._waiting.append(KeptEvents(step.index, step.start_ns, step.end_ns, array("q", events)))
+            if step.mode == OPERATORS and not self._drawn_until_ns:
+                self._drawn_until_ns = step.end_ns
+        layout = self._repeats.find_layout(events)
         if layout is not None:
             moments = moments_of(events, step.start_ns, step.end_ns)
             self._repeats.keep_step(layout, KeptStep(step.index, step.epoch, step.mode, moments))
         else:
-            account = replay_events(events, self._nodes, step.start_ns, step.end_ns, keep_slices=traced)
+            account = replay_events(events, self._nodes, step.start_ns, step.end_ns)
             self._tell_ways(account.ways)
             self._write_account(step, account)
-            if traced:
-                self._traced_left -= 1
-                self._traced.add(step.index)
-                if step.mode == OPERATORS and not self._drawn_until_ns:
-                    self._drawn_until_ns = step.end_ns
-                self._writer.append_rows("timeline", make_timeline_rows(step.index, self._nodes, account))
-        writer = self._writer
-        if step.timing is not None:
-            writer.append_rows(
-                "loader", make_loader_rows(step.index, step.timing, step.waited_ns - step.start_ns)
-            )
-            writer.append_rows("transforms", make_transform_rows(step.index, step.timing))
-        if step.mode != BARE:
-            writer.append_rows("telemetry", make_processor_rows(step.start_ns, step.processor, self._nodes))
-        writer.append_rows("content", [step.content_row()])
+        processor = make_processor_rows(step.start_ns, step.processor, self._nodes)
+        self._writer.append_rows("telemetry", processor)
+        self._write_content(step)
         new = self._nodes.in_order[self._nodes_written :]
         self._nodes_written = len(self._nodes)
         named = [(n.kind, n.path, n.type_name, n.stage, n.parameters) for n in new if n.kind != "phase"]
-        writer.append_rows("nodes", named)
+        self._writer.append_rows("nodes", named)
         return traced
+
+    def keep_bare(self, step: OpenStep) -> None:
+        """Take a bare step; its rows come when rows are asked for."""
+        self._bare.append(step)
+
+    def _write_content(self, step: OpenStep) -> None:
+        writer = self._writer
+        if step.timing is not None:
+            wait_ns = step.waited_ns - step.start_ns
+            writer.append_rows("loader", make_loader_rows(step.index, step.timing, wait_ns))
+            writer.append_rows("transforms", make_transform_rows(step.index, step.timing))
+        writer.append_rows("content", [step.content_row()])
+
+    def _write_bare(self) -> None:
+        """Of bare steps: how long they took, the waiting for data, and what was in them."""
+        rows = []
+        for step in self._bare:
+            data_ns, since_ns = step.waited_ns - step.start_ns, 0
+            for number, action, time_ns, _ in decode_events(step.events):
+                if number == _DATA:
+                    data_ns += time_ns - since_ns if action == EXIT and since_ns else 0
+                    since_ns = time_ns if action == ENTER else 0
+            about = (step.index, step.epoch, step.mode)
+            lengths = {"step": step.end_ns - step.start_ns, "data": data_ns}
+            rows += [(*about, name, step.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
+            self._write_content(step)
+        self._bare = []
+        if rows:
+            schema = polars_schema("steps")
+            self._writer.append_frame("steps", pl.DataFrame(rows, schema, orient="row"), sorted_by="step")
 
     def _write_account(self, step: OpenStep | KeptStep, account: StepAccount) -> None:
         about = (step.index, step.epoch, step.mode)
-        if step.mode == BARE:
-            lengths = {"step": account.wall_ns, "data": account.phases["data"]}
-            rows = [(*about, name, account.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
-            self._writer.append_rows("steps", rows)
-            return
         self._writer.append_rows("steps", make_step_rows(*about, account))
         if step.mode != WARMUP and account.self_ns:
             self._writer.append_rows("spans", make_span_rows(step.index, self._nodes, account))
 
     def _write_repeated(self) -> None:
         with no_garbage_collection():
+            self._write_bare()
             frames, odd = self._repeats.take_frames()
             for layout, step in odd:
                 events = join_events(layout, step.moments)
