@@ -54,6 +54,15 @@ def test_every_rank_has_its_phases_and_they_add_up_to_its_step(trained):
     assert summary["step_ms"]["p50"] == pytest.approx(summary["ranks"]["rows"][0]["step_ms"], rel=0.001)
 
 
+def test_the_detector_s_stages_are_part_of_forward_behind_the_exchange_of_buffers(trained):
+    _, summary = trained
+    stages = [row for row in summary["stages"] if row["name"] in ("backbone", "head", "loss")]
+    assert len(stages) == 3 and all(row["forward_ms"] > 0 for row in stages)
+    whole = next(phase["ms"] for phase in summary["phases"] if phase["name"] == "forward")
+    assert sum(row["forward_ms"] for row in stages) <= whole * 1.001
+    assert any(row["path"] == "exchange of buffers" for row in summary["modules"])
+
+
 def test_time_in_collectives_and_its_hidden_part_are_told(trained):
     _, summary = trained
     talk = summary["ranks"]["communication"]

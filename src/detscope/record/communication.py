@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch._C._distributed_c10d import GradBucket, ProcessGroup, Work
 from torch.nn.parallel import DistributedDataParallel
 
@@ -153,36 +151,35 @@ class CommunicationWatch:
         self._works: WeakKeyDictionary[Any, HostInterval] = WeakKeyDictionary()
         self._results: dict[int, HostInterval] = {}  # of functional collectives, by the result's address
         self._waiting: deque[tuple[int, list[HostInterval]]] = deque()
-        self._phase: ExitStack | None = None
-        self._before_forward: HostInterval | None = None
 
     def attach_to_wrapper(self, wrapped: DistributedDataParallel) -> None:
         """Hook into the wrapper; torch allows one such hook per wrapper, and it stays.
 
-        From the wrapper's forward to the model's own, rank 0's buffers go to all: that is part of `forward`.
+        Before it calls the model, rank 0's buffers go to all: that is part of `forward`, and it is over when
+        the model's own call begins, which is heard from outside of all hooks.
         """
         wrapped.register_comm_hook(None, self._make_reduce_hook(wrapped))
-        inner: nn.Module = wrapped.module
-        size_bytes = sum(buffer.nbytes for buffer in inner.buffers())
-        exchanged = size_bytes > 0 and wrapped.broadcast_buffers
+        plain = getattr(wrapped, "_pre_forward", None)
+        if plain is None:
+            return
 
-        def begin_exchange(_module: nn.Module, _arguments: Any) -> None:
-            self._phase = ExitStack()
-            self._phase.enter_context(marks.phase("forward"))
-            self._phase.enter_context(marks.region("exchange of buffers"))
-            self._before_forward = HostInterval(BUFFERS, 0, size_bytes)
+        def prepare_forward(*args: Any, **kwargs: Any) -> Any:
+            with marks.phase("forward"), marks.region("exchange of buffers"):
+                return self._note_exchange(wrapped, plain, args, kwargs)
 
-        def end_exchange(_module: nn.Module, _arguments: Any) -> None:
-            phase, self._phase = self._phase, None
-            if phase is None:  # the model was called without its wrapper
-                return
-            phase.close()
-            if exchanged and self._before_forward is not None:
-                self._before_forward.finish()
-                self._current.append(self._before_forward)
+        setattr(wrapped, "_pre_forward", prepare_forward)  # noqa: B010
 
-        wrapped.register_forward_pre_hook(begin_exchange)
-        inner.register_forward_pre_hook(end_exchange)
+    def _note_exchange(
+        self, wrapped: Any, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        size_bytes = sum(buffer.nbytes for buffer in wrapped.modules_buffers)
+        if not (size_bytes and wrapped.broadcast_buffers):
+            return plain(*args, **kwargs)
+        noted = HostInterval(BUFFERS, 0, size_bytes)
+        result = plain(*args, **kwargs)
+        noted.finish()
+        self._current.append(noted)
+        return result
 
     def attach_to_all(self, patches: Patches) -> None:
         """Hook into every wrapper that a script makes, when it is first called.
@@ -201,14 +198,7 @@ class CommunicationWatch:
             return plain(wrapped, *args, **kwargs)
 
         def prepare_forward(plain: Callable[..., Any], wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-            size_bytes = sum(buffer.nbytes for buffer in wrapped.modules_buffers)
-            if not (size_bytes and wrapped.broadcast_buffers):
-                return plain(wrapped, *args, **kwargs)
-            noted = HostInterval(BUFFERS, 0, size_bytes)
-            result = plain(wrapped, *args, **kwargs)
-            noted.finish()
-            self._current.append(noted)
-            return result
+            return self._note_exchange(wrapped, plain, (wrapped, *args), kwargs)
 
         put_around(patches, DistributedDataParallel, "forward", call_forward, when_compiling=True)
         if hasattr(DistributedDataParallel, "_pre_forward"):

@@ -68,7 +68,7 @@ def count_driver_calls() -> int:
     """How often torch's allocator has asked the driver of the current device for memory."""
     if not torch.cuda.is_initialized():
         return 0
-    return int(torch._C._cuda_memoryStats(torch.cuda.current_device()).get("num_device_alloc", 0))
+    return int(torch.cuda.memory_stats_as_nested_dict().get("num_device_alloc", 0))
 
 
 def makes_wait(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
