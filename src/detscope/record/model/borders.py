@@ -359,15 +359,22 @@ def mark_own(value: Any, since: int, mark: BackwardMark) -> None:
             mark.mark_node(function)
         return
     seen: set[int] = set()
-    with torch._C.DisableTorchFunction():  # a class or a mode of the script's may note what is done
-        functions = [tensor.grad_fn for tensor in tensors_in(value)]
-    for function in functions:
+    for tensor in tensors_in(value):
+        function = (
+            tensor.grad_fn if type(tensor) in _WITH_MEMORY and not count_modes() else _find_node(tensor)
+        )
         if function is None:
             continue
         sequence = function._sequence_nr()
         if sequence >= since and sequence not in seen:
             seen.add(sequence)
             mark.mark_node(function)
+
+
+def _find_node(tensor: torch.Tensor) -> Any:
+    """Its autograd node, unseen by a class or a mode of the script's that notes what is done."""
+    with torch._C.DisableTorchFunction():
+        return tensor.grad_fn
 
 
 def _note_shapes(seen: list[SeenTensor], value: Any, owner: int) -> None:

@@ -343,9 +343,10 @@ class ScriptRecording:
         for one in self.roots.all:
             one.calls_in_evaluation_steps = 0
         shown = NO_PARTS if recorder.level == "phases" else parts
+        other = f"another {name}" if before.label == name else before.label
         if recorder.change_evaluated(model, shown, name) > WARMUP_STEPS:
             self.note(
-                f"the figures are of the steps since {name} had done more than {before.label}: the"
+                f"the figures are of the steps since {name} had done more than {other}: the"
                 f" {steps} before that count as warm-up"
             )
 
