@@ -269,6 +269,11 @@ class GrowthWatch:
         self._looks = 0
         self._holder: GrowingVariable | None = None
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether neighbouring steps are being compared: none may be left out."""
+        return self._lengths is not None
+
     def end_step(self, step: int) -> None:
         """A step has ended in which nothing of ours took memory."""
         used = read_resident_bytes()

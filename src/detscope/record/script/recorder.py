@@ -168,7 +168,7 @@ class ScriptRecorder(StepRecorder):
         step = self.step
         if step is None or step.mode != BARE or self.memory or self.buffer.marker is not None:
             return False
-        if self.evaluating or self.schedule.mode_of(self.index + 1) != BARE:
+        if self.evaluating or self.tables.wants_every_step or self.schedule.mode_of(self.index + 1) != BARE:
             return False
         step.epoch, step.start_ns, step.waited_ns = max(0, self.epoch), start_ns, start_ns
         step.pause_ns, step.end_ns = max(0, start_ns - self._pause_ns), max(end_ns, start_ns + 1)

@@ -167,6 +167,11 @@ class StepTables:
         self._writer.append_rows("nodes", named)
         return traced
 
+    @property
+    def wants_every_step(self) -> bool:
+        """Whether steps are being compared with their neighbours."""
+        return self._growth.is_looking
+
     def keep_bare(self, step: OpenStep) -> None:
         """Take a bare step; its rows come when rows are asked for."""
         self._bare.append(step)
