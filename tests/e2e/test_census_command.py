@@ -36,7 +36,8 @@ COMMANDS = {
 def test_waits_are_counted_in_three_steps_of_their_own(verb: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     first, *more = COMMANDS[verb]
-    command = [sys.executable, "-m", "detscope", first, "-q", *more]
+    installed = Path(sys.executable).with_name("detscope")  # as a person types it
+    command = [str(installed), first, "-q", *more]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     run = next((tmp_path / "runs").glob("*/census.parquet")).parent
@@ -52,3 +53,5 @@ def test_waits_are_counted_in_three_steps_of_their_own(verb: str, tmp_path: Path
         assert lines == {("assert not torch.isnan(loss)", 1, "check"), ("shown = loss.item()", 1, "loop")}
     else:
         assert {"nms", "remove_small_boxes"} <= set(waits["function"])
+        own = {name for name in table["own_file"].drop_nulls()}
+        assert own and all(name.startswith("detscope/loops/") for name in own)

@@ -14,6 +14,7 @@ _OWN = str(Path(__file__).parents[1])
 _TYPED = ("<stdin>", "<ipython-input")  # other code without a file was made by libraries
 PACKAGES = "-packages/"  # site-packages, dist-packages
 _LOOPS = str(Path(__file__).parents[1] / "loops")
+_ENTRANCE = str(Path(__file__).parents[1] / "__main__.py")
 _COMMAND_LINES = tuple(f"{PACKAGES}{name}/" for name in ("typer", "click"))  # around our own verbs
 
 
@@ -45,24 +46,24 @@ def find_frames(frame: FrameType | None) -> tuple[FrameType, FrameType | None] |
     """The innermost frame of the script's own code; inside of it the innermost of a package but torch.
 
     Where no code is the script's own, the line of our own loop stands for it, and in a package that runs as
-    a module its outermost.
+    a module its outermost. Whoever started our command line is nobody's code.
     """
-    inside = outermost = loop = None
+    inside = outermost = None
+    within = ""  # the file of the frame inside of this one
     while frame is not None:
         name = frame.f_code.co_filename
+        if name.startswith(_LOOPS):
+            return frame, inside
         if not name.startswith(_OWN):
             in_package = PACKAGES in name
-            if not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES)):
+            is_own = not in_package and (name.startswith(_TYPED) or not name.startswith(_LIBRARIES))
+            if is_own and within != _ENTRANCE:
                 return frame, inside
             if in_package and not any(one in name for one in _COMMAND_LINES):
                 outermost = frame
                 if inside is None and f"{PACKAGES}torch/" not in name:
                     inside = frame
-        elif loop is None and name.startswith(_LOOPS):
-            loop = frame
-        frame = frame.f_back
-    if loop is not None:
-        return loop, inside
+        frame, within = frame.f_back, name
     return None if outermost is None else (outermost, None if inside is outermost else inside)
 
 
