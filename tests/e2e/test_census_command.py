@@ -53,5 +53,5 @@ def test_waits_are_counted_in_three_steps_of_their_own(verb: str, tmp_path: Path
         assert lines == {("assert not torch.isnan(loss)", 1, "check"), ("shown = loss.item()", 1, "loop")}
     else:
         assert {"nms", "remove_small_boxes"} <= set(waits["function"])
-        own = {name for name in table["own_file"].drop_nulls()}
+        own = set(table["own_file"].drop_nulls())
         assert own and all(name.startswith("detscope/loops/") for name in own)
