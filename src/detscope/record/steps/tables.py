@@ -91,6 +91,7 @@ class StepTables:
         self._traced: set[int] = set()
         self._waiting: list[KeptEvents] = []  # to be drawn: milliseconds that no two steps shall wait for
         self._bare: list[OpenStep] = []  # since rows were asked for: what is compared with them waits less
+        self._bare_told = 0  # of these, whose content is written: that of all steps is in their order
         self.drawn = DrawnSteps(wanted=traced_steps > 0)
         self._tell_ways = tell_ways  # how nodes are reached, as far as that is new
         self._repeats = RepeatedSteps(nodes)
@@ -160,6 +161,7 @@ class StepTables:
             self._write_account(step, account)
         processor = make_processor_rows(step.start_ns, step.processor, self._nodes)
         self._writer.append_rows("telemetry", processor)
+        self._write_bare_contents()
         self._write_content(step)
         new = self._nodes.in_order[self._nodes_written :]
         self._nodes_written = len(self._nodes)
@@ -184,6 +186,11 @@ class StepTables:
             writer.append_rows("transforms", make_transform_rows(step.index, step.timing))
         writer.append_rows("content", [step.content_row()])
 
+    def _write_bare_contents(self) -> None:
+        for step in self._bare[self._bare_told :]:
+            self._write_content(step)
+        self._bare_told = len(self._bare)
+
     def _write_bare(self) -> None:
         """Of bare steps: how long they took, the waiting for data, and what was in them."""
         rows = []
@@ -196,8 +203,8 @@ class StepTables:
             about = (step.index, step.epoch, step.mode)
             lengths = {"step": step.end_ns - step.start_ns, "data": data_ns}
             rows += [(*about, name, step.start_ns, wall_ns, None) for name, wall_ns in lengths.items()]
-            self._write_content(step)
-        self._bare = []
+        self._write_bare_contents()
+        self._bare, self._bare_told = [], 0
         if rows:
             schema = polars_schema("steps")
             self._writer.append_frame("steps", pl.DataFrame(rows, schema, orient="row"), sorted_by="step")
