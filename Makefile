@@ -16,7 +16,7 @@ help:
 	@echo 'make demo    install, profile a small Mask R-CNN on generated images, show tables and report'
 	@echo 'make test    install what tests need, run linters, type checker and all tests'
 	@echo 'make quick   the part of the tests that needs neither torch nor other processes: under two minutes'
-	@echo 'make test-slow   the published figures again, from whole recorded files where there are any'
+	@echo 'make test-slow   the longest tests; the published figures again, from whole recorded files where there are any'
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make test-torch TORCH=2.6.0   quick tests and those that use torch, with that torch in .venv-torch-2.6.0'
 	@echo 'make test-families   models of Ultralytics, libreyolo and rfdetr in their own trainers, in .venv-families'

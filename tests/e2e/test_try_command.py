@@ -89,6 +89,7 @@ def test_a_patch_that_changes_results_is_rejected_with_the_loss_that_differs(pro
     assert f"{worst['what']} of step {worst['step']}: " in told["why"]
 
 
+@pytest.mark.slow
 def test_settings_and_variables_of_a_training_are_tried_together(tmp_path: Path) -> None:
     small = ["--set", "data.images=8", "--set", "data.image_width=96", "--set", "data.image_height=96"]
     assert detscope("train", "tiny_ssd", "--steps", "6", *small, folder=tmp_path).returncode == 0
@@ -105,6 +106,7 @@ def test_settings_and_variables_of_a_training_are_tried_together(tmp_path: Path)
     assert {one["training"]["steps"] for one in settings} == {4}
 
 
+@pytest.mark.slow
 def test_tune_tries_the_workers_that_a_slow_data_set_asks_for(tmp_path: Path) -> None:
     """Two images of 100 ms each: most of the time is waiting. bench/comparing.py has pairs enough."""
     path = os.pathsep.join([str(install_slow_disk(tmp_path / "installed")), os.environ.get("PYTHONPATH", "")])
