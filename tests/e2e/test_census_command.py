@@ -10,6 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from detscope.analyze.summary import summarize
+
 SCRIPT = """
 import torch
 from torch import nn
@@ -55,3 +57,5 @@ def test_waits_are_counted_in_three_steps_of_their_own(verb: str, tmp_path: Path
         assert {"nms", "remove_small_boxes"} <= set(waits["function"])
         own = set(table["own_file"].drop_nulls())
         assert own and all(name.startswith("detscope/loops/") for name in own)
+        found = [place.file for finding in summarize(run).findings for place in finding.where]
+        assert found and not any(name.startswith("detscope/") for name in found)  # our loops are not theirs
