@@ -20,6 +20,7 @@ def test_what_torch_makes_of_a_recorded_model_is_what_it_makes_without_us(
     assert found.results >= 3  # not every detector can be exported
 
 
+@pytest.mark.slow
 def test_a_model_that_is_sent_and_saved_in_a_memory_step_needs_no_detscope(tmp_path: Path) -> None:
     found = try_net("own net", tmp_path, ("save", "pickle", "spawn"), ("memory", "ops"), ("run",))["run"]
     assert found.wrong == []

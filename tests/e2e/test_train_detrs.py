@@ -23,6 +23,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_detr_trains_by_its_recipe_and_its_best_weights_are_read_back(tmp_path) -> None:
     command = ["train", "tiny_rtdetr", "--epochs", "6", "--eval-every", "3", "--json", *SMALL]
     trained = run(*command, folder=tmp_path)

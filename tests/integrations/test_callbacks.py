@@ -25,6 +25,7 @@ def test_lightning_s_trainer(tmp_path):
     assert found["accumulated"]["per_step"] == 2
 
 
+@pytest.mark.slow
 def test_accelerate_s_plain_loop(tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

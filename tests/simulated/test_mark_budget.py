@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 import torch
 from torch import nn
 
@@ -32,6 +33,7 @@ def large_net() -> nn.Sequential:
     return nn.Sequential(*[nn.Sequential(*stage) for stage in blocks])
 
 
+@pytest.mark.slow
 def test_a_thousand_modules_are_timed_in_twenty_steps_at_three_per_cent_of_a_step(tmp_path):
     def cost(call: OperatorCall) -> int:
         # leaves of the first block of each stage are below a mark, all others well above
