@@ -4,15 +4,21 @@ The script notes the time at the top of every iteration and writes the times dow
 file in both processes. So what the recorder does inside of steps, between them and beside them is in the
 ratio, and the figure that the run states of itself is held against it. What a whole process took longer,
 without the steps, is the start and the end of recording.
+
+`python -m bench run_script --at-once`: both processes of a pair at the same time, each on a core and with a
+thread of its own, which they swap from pair to pair. What the machine does to one it does to the other, and
+what the recorder's threads take is taken from the script's only core. `--pairs=N`, `--steps=N`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -137,17 +143,36 @@ class Seen:
     figures: dict[str, Any] | None
 
 
-def _run(case: Case, level: str | None, folder: Path, steps: int) -> Seen:
-    times_file, figures_file = folder / "times.json", folder / "figures.json"
+def _run(case: Case, level: str | None, folder: Path, steps: int, core: int | None = None) -> Seen:
+    times_file = folder / f"times-{level}.json"
+    figures_file = folder / "figures.json"
     words = ["script.py", str(times_file), str(steps), str(case.slow_s), str(case.workers)]
-    recorded = ["-m", "detscope", "run", "-q", "--level", str(level), "--json", str(figures_file)]
+    recorded = ["-m", "detscope", "run", "-q", "--level", str(level), "--json-file", str(figures_file)]
+    command = [sys.executable, *(recorded if level else []), *words]
+    pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+    environment = os.environ if core is None else {**os.environ, "OMP_NUM_THREADS": "1"}
     begun = perf_counter()
-    subprocess.run([sys.executable, *(recorded if level else []), *words], cwd=folder, check=True)
+    subprocess.run([*pinned, *command], cwd=folder, check=True, env=environment)
     whole_s = perf_counter() - begun
     times = json.loads(times_file.read_text())
     spent_s = times[-1] - times[SKIPPED]
     figures = json.loads(figures_file.read_text()) if level else None
     return Seen(spent_s / (len(times) - 1 - SKIPPED), whole_s, spent_s, figures)
+
+
+def _run_pair(case: Case, level: str, folder: Path, steps: int, number: int, at_once: bool) -> list[Seen]:
+    """Plain and recorded, in turns or each on a core of its own."""
+    ways: list[str | None] = [None, level]
+    if not at_once:
+        seen = {way: _run(case, way, folder, steps) for way in (ways if number % 2 else reversed(ways))}
+        return [seen[way] for way in ways]
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    with ThreadPoolExecutor(2) as both:
+        begun = [
+            both.submit(_run, case, way, folder, steps, cores[(place + number) % 2])
+            for place, way in enumerate(ways)
+        ]
+        return [one.result() for one in begun]
 
 
 def _import_s() -> float:
@@ -156,7 +181,7 @@ def _import_s() -> float:
     return perf_counter() - begun
 
 
-def measure(case: Case, level: str, pairs: int, steps: int) -> None:
+def measure(case: Case, level: str, pairs: int, steps: int, at_once: bool = False) -> None:
     """One script at one level: print the script's own ratio, the run's, and what start and end cost."""
     plain: list[Seen] = []
     recorded: list[Seen] = []
@@ -166,13 +191,14 @@ def measure(case: Case, level: str, pairs: int, steps: int) -> None:
         (folder / "script.py").write_text(COMMON + case.body + END)
         _run(case, None, folder, SKIPPED + 2)  # file caches and compiled Python files
         for number in range(pairs):
-            for is_recorded in (False, True) if number % 2 else (True, False):
-                found = _run(case, level if is_recorded else None, folder, steps)
-                (recorded if is_recorded else plain).append(found)
+            for seen, one in zip(
+                (plain, recorded), _run_pair(case, level, folder, steps, number, at_once), strict=True
+            ):
+                seen.append(one)
             imports_s.append(_import_s())
     seconds = {"plain": [one.step_s for one in plain], "recorded": [one.step_s for one in recorded]}
     outside = ratio(seconds, "recorded", "plain")
-    print(f"\n{case.name}, level {level}: {pairs} pairs of {steps} steps")
+    print(f"\n{case.name}, level {level}: {pairs} pairs of {steps} steps{', at once' if at_once else ''}")
     middle_ms = {which: statistics.median(values) * 1e3 for which, values in seconds.items()}
     print(f"  step: plain {middle_ms['plain']:.1f} ms, recorded {middle_ms['recorded']:.1f} ms")
     print(f"  run / plain, clocked by the script: {outside}  {verdict(outside, AIMS[level])}")
@@ -211,10 +237,14 @@ def _say_fixed(plain: list[Seen], recorded: list[Seen], imports_s: list[float]) 
     print(f"  torchvision, {statistics.median(imports_s):.2f} s: {share}  {verdict(share, FIXED_AIM)}")
 
 
-def main(pairs: int = PAIRS, steps: int = STEPS) -> None:
+def main() -> None:
     """`detscope run SCRIPT` over `python SCRIPT`, three scripts at two levels; then against `train`."""
+    given = dict(word[2:].partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
+    pairs, steps = int(given.get("pairs", PAIRS)), int(given.get("steps", STEPS))
     print("\nwhat `detscope run` costs a script")
     for case in CASES:
         for level in AIMS:
-            measure(case, level, pairs, steps)
-    compare_shares()
+            measure(case, level, pairs, steps, "at-once" in given)
+            sys.stdout.flush()
+    if "at-once" not in given:
+        compare_shares()
