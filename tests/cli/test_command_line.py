@@ -272,9 +272,12 @@ def test_unstable_measurements_fail_only_when_strict(
     assert ("spread 15 %" in result.stderr) == (strict and stability != "stable")
 
 
-def test_show_without_any_run_says_how_to_make_one(measuring: Callable[..., StandIn]) -> None:
+@pytest.mark.parametrize("verb", ["show", "why", "report", "runs"])
+def test_without_any_run_every_verb_says_how_to_make_one(
+    measuring: Callable[..., StandIn], verb: str
+) -> None:
     measuring()
-    result = invoke("show")
+    result = invoke(verb)
     assert (result.exit_code, result.stdout) == (3, "")
     assert "hint: make one: detscope train" in result.stderr
 

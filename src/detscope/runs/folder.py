@@ -14,6 +14,7 @@ from detscope.errors import InputError
 from detscope.runs.atomic import storage_error
 
 MOST_CANDIDATES = 8  # that are named where several runs fit
+MAKE_A_RUN = "make one: detscope train tiny_fasterrcnn --steps 20"  # a hint
 _ID_LENGTH = 4
 _ID = re.compile(r"[0-9a-f]{4}")  # that ends the name of a run
 
@@ -139,7 +140,7 @@ def _find_named(name: str, parent: Path) -> Path:
         more = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
         raise InputError(f"{name!r} fits {len(matches)} runs: {names}{more}", "give more of the name")
     if name == "latest":
-        raise InputError(f"no run in {parent}", "make one: detscope train tiny_fasterrcnn --steps 20")
+        raise InputError(f"no run in {parent}", MAKE_A_RUN)
     if os.path.isdir(name):  # noqa: PTH112  (a Path raises where the name is too long)
         raise InputError(
             f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote"

@@ -93,7 +93,7 @@ def get_card(name: str) -> ModelCard:
     found = cards.get(short_names.get(name, name))
     if found is None:
         close = difflib.get_close_matches(name, [*cards, *short_names], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "a name, or file.py:factory for your own"
+        hint = f"did you mean {' or '.join(close)}?" if close else "file.py:factory names one of your own;"
         raise UsageError(f"no model named {name!r}", f"{hint} `detscope models` lists all")
     return found
 

@@ -24,7 +24,10 @@ def runs(
     from detscope.analyze.run_list import list_runs
     from detscope.errors import InputError
     from detscope.report.verbs.run_list import run_list_sections
+    from detscope.runs.folder import MAKE_A_RUN
 
+    if not folder.exists():
+        raise InputError(f"no run in {folder}: there is no such folder", MAKE_A_RUN)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "give the folder that holds run folders, such as runs")
     rows = list_runs(folder, model=model, device=device, since=since, sort=sort)
