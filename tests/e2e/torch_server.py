@@ -1,7 +1,7 @@
 """Imports torch once and forks a child for every command, which then is a process of its own.
 
 An order is a line of JSON: modules to import before forking, folder, arguments, files for what it prints.
-A child is `detscope ARGUMENTS`, or a plain script, or a module of tests/, in a session of its own. Answers: the
+A child is `detscope ARGUMENTS`, a plain script or a module of tests/, in a session of its own. Answers: the
 child's process id, then its exit code.
 """
 
