@@ -66,6 +66,8 @@ def run_script(
 def load_files(net: str, folder: Path) -> dict[str, Any]:
     """What comes back of the files that were saved, by kind of step and operation."""
     files = sorted(str(file) for name in ("save", "pickle") for file in folder.glob(f"*/{name}"))
+    if not files:
+        return {}
     command = [sys.executable, str(LOADING), net, *files]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     loaded = {}

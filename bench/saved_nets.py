@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from effdet import DetBenchTrain, EfficientDet, get_efficientdet_config
 from torch import Tensor, nn
 from torchvision.models.detection import (
     FCOS,
@@ -86,6 +85,8 @@ def _ssd() -> nn.Module:
 
 
 def _efficientdet() -> nn.Module:
+    from effdet import DetBenchTrain, EfficientDet, get_efficientdet_config  # half a second: not for all
+
     config = get_efficientdet_config("efficientdet_lite0")
     config.image_size, config.num_classes = (128, 128), CLASSES
     config.backbone_name, config.backbone_args = "tinynet_e", {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from torch_process import TorchServer
 
 LOOP = """
 import copy, sys
@@ -43,16 +43,17 @@ for batch in torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=2):
 RULES = {"average_of_weights", "parameter_groups"}
 
 
-def detscope(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "detscope", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+def run(server: TorchServer, folder: Path, *arguments: str) -> str:
+    done = server(*arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_an_average_by_loop_and_a_group_per_parameter_are_advised_against(tmp_path: Path) -> None:
+def test_an_average_by_loop_and_a_group_per_parameter_are_advised_against(
+    tmp_path: Path, torch_server: TorchServer
+) -> None:
     (tmp_path / "train.py").write_text(LOOP)
-    detscope(tmp_path, "run", "-q", "--json-file", "figures.json", "train.py")
+    run(torch_server, tmp_path, "run", "-q", "--json-file", "figures.json", "train.py")
     told = json.loads((tmp_path / "figures.json").read_text())
     found = {row["rule"]: row for row in told["advice"]}
     assert set(found) >= RULES
@@ -60,15 +61,15 @@ def test_an_average_by_loop_and_a_group_per_parameter_are_advised_against(tmp_pa
     assert "for 120 tensors" in found["average_of_weights"]["evidence"]
     assert "train.py:" in found["average_of_weights"]["evidence"]
     assert all(row["command"] == "detscope run train.py" for row in found.values())
-    shown = " ".join(detscope(tmp_path, "show", "latest", "--section", "verdict,step").split())
+    shown = " ".join(run(torch_server, tmp_path, "show", "latest", "--section", "verdict,step").split())
     page = (tmp_path / "runs" / "latest" / "report.html").read_text()
     for rule in RULES:
         assert found[rule]["title"] in shown and found[rule]["title"] in page
     assert "AdamW: 120 tensors in 120 groups (1 by their settings), tensor by tensor" in shown
 
 
-def test_a_script_that_does_otherwise_is_not_advised(tmp_path: Path) -> None:
+def test_a_script_that_does_otherwise_is_not_advised(tmp_path: Path, torch_server: TorchServer) -> None:
     (tmp_path / "train.py").write_text(LOOP)
-    detscope(tmp_path, "run", "-q", "--json-file", "figures.json", "train.py", "clean")
+    run(torch_server, tmp_path, "run", "-q", "--json-file", "figures.json", "train.py", "clean")
     told = json.loads((tmp_path / "figures.json").read_text())
     assert not {row["rule"] for row in told["advice"]} & {*RULES, "fused_optimizer"}

@@ -110,7 +110,9 @@ def test_a_script_that_raises_raises_as_without_us(tmp_path):
     assert by_name(summary["script"]["parts"], "steps")["evaluation"] == 5
 
 
-def test_memory_and_operators_of_a_script_that_collects_garbage_and_has_spans_of_its_own(tmp_path):
+def test_memory_and_operators_of_a_script_that_collects_garbage_and_has_spans_of_its_own(
+    tmp_path, torch_server
+):
     """Steps end inside of `Optimizer.step`, which is a span of torch's profiler: the process used to die."""
     write(
         tmp_path,
@@ -131,7 +133,9 @@ def test_memory_and_operators_of_a_script_that_collects_garbage_and_has_spans_of
         print("done")
         """,
     )
-    heard, summary = recorded("--memory", "--level", "ops", "-q", "collects.py", folder=tmp_path)
+    command = ("run", "--json", "figures.json", "--memory", "--level", "ops", "-q", "collects.py")
+    heard = torch_server(*command, folder=tmp_path, teardown=True)
+    summary = figures(tmp_path, heard.stderr)
     assert (heard.returncode, heard.stdout) == (0, "done\n"), heard.stderr
     assert summary["status"] == "ok"
     assert by_name(summary["script"]["parts"], "steps")["training"] == 24

@@ -22,6 +22,7 @@ SCRIPTS = {
     "predict_hf": (["8"], 0, 8, None, "rt_detr"),
 }
 IMPORTS = (*DETECTION, "effdet")
+TRANSFORMERS = ("transformers.trainer", "transformers.models.rt_detr.modeling_rt_detr")
 
 
 def own_words(text: str) -> list[str]:
@@ -33,12 +34,14 @@ def own_words(text: str) -> list[str]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_is_counted_and_taken_apart_and_prints_what_it_prints(name, tmp_path, torch_server):
     arguments, trained, evaluated, per_step, family = SCRIPTS[name]
+    imports = IMPORTS
     if name.endswith("_hf"):
         pytest.importorskip("transformers")
+        imports += TRANSFORMERS
     script = str(EXAMPLES / f"{name}.py")
-    plain = torch_server(script, *arguments, folder=tmp_path, imports=IMPORTS, script=True)
+    plain = torch_server(script, *arguments, folder=tmp_path, imports=imports, script=True)
     command = ("run", "-q", "--level", "ops", "--json", "figures.json", script, *arguments)
-    heard = torch_server(*command, folder=tmp_path, imports=IMPORTS, teardown=True)
+    heard = torch_server(*command, folder=tmp_path, imports=imports, teardown=True)
     assert plain.returncode == heard.returncode == 0, heard.stderr
     assert own_words(heard.stdout) == own_words(plain.stdout)
     assert own_words(heard.stderr) == own_words(plain.stderr)

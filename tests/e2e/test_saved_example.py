@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,27 +37,33 @@ def plain_file(tmp_path_factory, torch_server) -> bytes:
     return files[0]
 
 
+@pytest.fixture(scope="module")
+def recorded_file(tmp_path_factory, torch_server) -> Callable[..., Path]:
+    """What is written under `detscope run` with these options, once for each."""
+
+    @cache
+    def record(*options: str) -> Path:
+        folder = tmp_path_factory.mktemp("recorded")
+        command = ("run", "-q", *options, SCRIPT, "model.pt")
+        done = torch_server(*command, folder=folder, imports=DETECTION, teardown=True)
+        assert done.returncode == 0, done.stderr
+        return folder / "model.pt"
+
+    return record
+
+
 @pytest.mark.parametrize(
     "options",
     [[], ["--level", "phases"], ["--level", "ops", "--memory"]],
     ids=["modules", "phases", "operators and memory"],
 )
-def test_a_model_that_is_saved_whole_is_the_same_file_byte_for_byte(
-    options, tmp_path, plain_file, torch_server
-):
-    command = ("run", "-q", *options, SCRIPT, "model.pt")
-    done = torch_server(*command, folder=tmp_path, imports=DETECTION, teardown=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model.pt").read_bytes() == plain_file
+def test_a_model_that_is_saved_whole_is_the_same_file_byte_for_byte(options, plain_file, recorded_file):
+    assert recorded_file(*options).read_bytes() == plain_file
     assert b"detscope" not in plain_file
 
 
-def test_what_was_saved_while_recording_loads_where_detscope_is_not_installed(tmp_path, torch_server):
-    done = torch_server(
-        "run", "-q", SCRIPT, "model.pt", "1", folder=tmp_path, imports=DETECTION, teardown=True
-    )
-    assert done.returncode == 0, done.stderr
+def test_what_was_saved_while_recording_loads_where_detscope_is_not_installed(recorded_file):
     loaded = subprocess.run(
-        [sys.executable, "-c", LOADING, "model.pt"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LOADING, recorded_file()], capture_output=True, text=True, check=False
     )
     assert loaded.stdout == "FasterRCNN ['boxes', 'labels', 'scores']\n", loaded.stderr

@@ -34,14 +34,14 @@ def detscope(*words: str, folder: Path, **variables: str) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, torch_server: TorchServer) -> Path:
     """A repository with a recorded script of 20 steps."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copy(PLANTED / "padding.py", folder)
     if shutil.which("git"):
         for words in (["init", "-q"], ["add", "."], [*NAMED, "commit", "-q", "-m", "first"]):
             subprocess.run(["git", *words], cwd=folder, check=True)
-    done = detscope("run", "--level", "phases", "padding.py", "--steps", "20", folder=folder)
+    done = torch_server("run", "--level", "phases", "padding.py", "--steps", "20", folder=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import IO
 
 LONGEST_S = 900
-DETECTION = (
+# what a recorded training imports: each child would do so for itself
+RECORDING = (
     "torch",
     "torch._dynamo",
-    "torchvision.models.detection",
     "polars",
-    "detscope.sessions.train.loop",
+    "pydantic.type_adapter",
+    "detscope.cli.main",
+    "detscope.record.script.hooks",
+    "detscope.report.files",
+    "detscope.report.memory_csv",
+    "detscope.report.trace",
+    "detscope.sessions.run.watch",
 )
+DETECTION = (*RECORDING, "torchvision.models.detection", "detscope.sessions.train.loop")
 
 
 @dataclass(frozen=True)
@@ -49,19 +56,21 @@ class TorchServer:
         self,
         *arguments: str,
         folder: Path,
-        imports: tuple[str, ...] = ("torch",),
+        imports: tuple[str, ...] = RECORDING,
         script: bool = False,
+        module: bool = False,
         teardown: bool = False,
         meanwhile: Callable[[int], None] = lambda _process: None,
     ) -> Ended:
-        """Run `detscope ARGUMENTS`, or a script; `meanwhile` is told the child's process id.
+        """Run `detscope ARGUMENTS`, a script, or a module of tests/; `meanwhile` is told the child's number.
 
         The child has a session of its own, as with `start_new_session`: its group has its number. With
         `teardown` it ends as Python ends, modules taken apart; without, a second earlier.
         """
         asking, answers = self._pipes()
-        order = {"imports": imports, "folder": str(folder), "script": script, "teardown": teardown}
-        order["arguments"] = list(arguments) if script else ["detscope", *arguments]
+        order = {"imports": imports, "folder": str(folder), "teardown": teardown}
+        order |= {"script": script, "module": module}
+        order["arguments"] = list(arguments) if script or module else ["detscope", *arguments]
         self._orders += 1
         streams = [self._folder / f"{self._orders}-{stream}" for stream in ("out", "err")]
         order["streams"] = [str(stream) for stream in streams]

@@ -1,7 +1,7 @@
 """Imports torch once and forks a child for every command, which then is a process of its own.
 
 An order is a line of JSON: modules to import before forking, folder, arguments, files for what it prints.
-A child is `detscope ARGUMENTS`, or with `script` a plain script, in a session of its own. Answers: the
+A child is `detscope ARGUMENTS`, a plain script or a module of tests/, in a session of its own. Answers: the
 child's process id, then its exit code.
 """
 
@@ -10,9 +10,11 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 
 def run(order: dict) -> None:
@@ -22,6 +24,9 @@ def run(order: dict) -> None:
         from detscope.sessions.run.script import ScriptTarget, execute_script
 
         execute_script(ScriptTarget(sys.argv[0], tuple(sys.argv[1:])))
+    elif order["module"]:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         from detscope.cli.main import main
 

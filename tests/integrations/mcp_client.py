@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
+from anyio.from_thread import start_blocking_portal
 from jsonschema import Draft202012Validator
 from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, Tool
@@ -46,6 +48,9 @@ class Conversation:
         return told
 
 
+_ASKED: dict[Path, Callable[[Sequence[Call]], Conversation]] = {}  # servers that run, by folder
+
+
 def server_command(runs: Path) -> list[str]:
     return [sys.executable, "-m", "detscope", "mcp", "--runs", str(runs)]
 
@@ -58,21 +63,44 @@ def server_environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(poison), str(SOURCE)])}
 
 
-def converse(runs: Path, work: Path, calls: Sequence[Call]) -> Conversation:
-    """Start the server, list its tools and ask."""
+@asynccontextmanager
+async def open_session(runs: Path, work: Path) -> AsyncIterator[ClientSession]:
+    """A server that was started for this folder."""
     command, *arguments = server_command(runs)
     server = StdioServerParameters(command=command, args=arguments, env=server_environment(work), cwd=work)
-    found = Conversation()
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
 
-    async def talk() -> None:
-        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
-            await session.initialize()
-            found.tools = {tool.name: tool for tool in (await session.list_tools()).tools}
-            for name, arguments in calls:
-                found.answers.append(await session.call_tool(name, arguments))
 
-    anyio.run(talk)
+async def talk(session: ClientSession, calls: Sequence[Call]) -> Conversation:
+    """List its tools and ask."""
+    found = Conversation({tool.name: tool for tool in (await session.list_tools()).tools})
+    for name, arguments in calls:
+        found.answers.append(await session.call_tool(name, arguments))
     return found
+
+
+@contextmanager
+def one_server(runs: Path, work: Path) -> Iterator[None]:
+    """Whoever asks about this folder meanwhile asks the same server."""
+    with start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(open_session(runs, work)) as session:
+            _ASKED[runs] = lambda calls: portal.call(talk, session, calls)
+            try:
+                yield
+            finally:
+                del _ASKED[runs]
+
+
+def converse(runs: Path, work: Path, calls: Sequence[Call]) -> Conversation:
+    """Start the server, list its tools and ask."""
+
+    async def start_and_talk() -> Conversation:
+        async with open_session(runs, work) as session:
+            return await talk(session, calls)
+
+    return _ASKED[runs](calls) if runs in _ASKED else anyio.run(start_and_talk)
 
 
 def ask(runs: Path, work: Path, *calls: Call) -> list[dict[str, Any]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_client import Call, ask, converse, refusal
+from mcp_client import Call, ask, converse, one_server, refusal
 
 from compared_runs import make_run
 from detscope.analyze.compare.runs import compare_runs
@@ -54,15 +54,16 @@ def pages(runs: Path, work: Path, call: Call, limit: int) -> list[dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recorded runs of every kind, and two that differ by 5 ms of one module."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Recorded runs of every kind, and two that differ by 5 ms of one module, and a server that is asked."""
     folder = tmp_path_factory.mktemp("asked") / "runs"
     for kind in KINDS:
         shutil.copytree(OLD_RUNS / kind, folder / kind)
     for seed, slower in ((1, {}), (2, {"rpn": 5.0})):
         made = make_run(folder, seed, slower, info={"model": {"name": "small"}}).folder
         made.rename(folder / f"20261115T10150{seed}Z-train-small-000{seed}")
-    return folder
+    with one_server(folder, tmp_path_factory.mktemp("work")):
+        yield folder
 
 
 @pytest.fixture(scope="module")

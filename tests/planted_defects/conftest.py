@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from planted_defects.planted_runs import HERE, Record
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+def record(tmp_path_factory: pytest.TempPathFactory, torch_server: TorchServer) -> Record:
     """The figures of a script under `detscope run --census`; by its name it is one of this folder."""
-    server = TorchServer(tmp_path_factory.mktemp("torch_server"))
     known: dict[str, RunSummary] = {}
 
     def record_once(script: str | Path) -> RunSummary:
@@ -24,10 +22,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
         if path not in known:
             out = tmp_path_factory.mktemp("runs")
             words = ("run", "-q", "--census", "--seed", "0", "--out", str(out), path)
-            done = server(*words, folder=Path(path).parent)
+            done = torch_server(*words, folder=Path(path).parent)
             assert done.returncode == 0, done.stderr
             known[path] = summarize(load_run(out / "latest"))
         return known[path]
 
-    yield record_once
-    server.end()
+    return record_once

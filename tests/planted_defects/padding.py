@@ -6,7 +6,6 @@ import argparse
 
 import torch
 from torch import nn
-from torchvision.ops import generalized_box_iou
 
 SIZE, CLASSES, IMAGES, MOST_BOXES = 64, 4, 4, 1000
 
@@ -27,6 +26,18 @@ class DenseDetector(nn.Module):
         corners = cells[..., :2].sigmoid() * SIZE / 2
         boxes = torch.cat([corners, corners + 1 + cells[..., 2:4].sigmoid() * SIZE / 2], dim=-1)
         return boxes, cells[..., 4:]
+
+
+def generalized_box_iou(boxes: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """As torchvision has it, whose import takes longer than all steps."""
+    first, second = boxes[:, None], others[None]
+    areas = [(one[..., 2:] - one[..., :2]).prod(-1) for one in (first, second)]
+    inner, outer = (
+        (low(first[..., 2:], second[..., 2:]) - high(first[..., :2], second[..., :2])).clamp(min=0).prod(-1)
+        for low, high in ((torch.minimum, torch.maximum), (torch.maximum, torch.minimum))
+    )
+    union = areas[0] + areas[1] - inner
+    return inner / union - (outer - union) / outer
 
 
 class PaddedLoss(nn.Module):

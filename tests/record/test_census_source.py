@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
 from detscope.record.census.source import read_line
+from detscope.record.census.written_calls import find_calls
 
 CODE = """
 def check(sizes, length, strict):
@@ -44,3 +52,23 @@ def test_a_value_that_checks_alone_look_at_is_part_of_the_check(tmp_path):
     assert around["mean = float(sizes.mean())"] == "", "it is returned as well"
     assert around["least = int(sizes.min())"] == "", "something else depends on it"
     assert around["total = size.item()"] == "loop"
+
+
+def test_a_loaded_file_is_read_for_its_calls_once_and_again_when_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "makes_one.py"
+    module = ModuleType("makes_one")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "makes_one", module)
+    plain, read = ast.parse, []
+    monkeypatch.setattr(ast, "parse", lambda source, *rest: read.append(source) or plain(source, *rest))
+
+    def find_made() -> list[tuple[str, int]]:
+        return [(call["with"], call["line"]) for call in find_calls(["MakeOnce"], own_only=True)]
+
+    file.write_text("MakeOnce(1)\n")
+    assert find_made() == find_made() == [("1", 1)]
+    assert read.count("MakeOnce(1)\n") == 2  # for its calls, and for the statement around one
+    file.write_text("\nMakeOnce(22)\n")
+    assert find_made() == [("22", 2)]

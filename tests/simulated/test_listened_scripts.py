@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch_process import Ended, TorchServer
 
 from detscope.analyze.summary import summarize
 
@@ -118,13 +119,21 @@ def run_script(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_prints_the_same_whoever_listens(name: str, tmp_path: Path) -> None:
+def test_a_script_prints_the_same_whoever_listens(
+    name: str, tmp_path: Path, torch_server: TorchServer
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEAD + SCRIPTS[name])
-    alone = run_script(script)
+
+    def run_kind(*options: str) -> subprocess.CompletedProcess[str] | Ended:
+        if name == "plain":  # from the first line of Python to its last
+            return run_script(script, *options)
+        return torch_server("simulated", *options, script.name, folder=tmp_path, module=True)
+
+    alone = run_kind()
     assert alone.stdout, alone.stderr
     for level in ("modules", "ops"):
-        listened = run_script(script, "--out", str(tmp_path / level), "--level", level)
+        listened = run_kind("--out", str(tmp_path / level), "--level", level)
         assert (listened.stdout, listened.returncode) == (alone.stdout, alone.returncode), listened.stderr
         told = listened.stderr
         assert "could not be written" not in told and "Traceback" not in told, told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,7 @@ def test_a_loop_computes_the_same_whoever_listens(recordings: Recordings, case: 
         assert listened.losses == alone[0]
 
 
+@cache
 def record_alone(case: Case) -> tuple[list[float], BaseException | None]:
     made: list[Any] = []
 
@@ -173,7 +175,7 @@ def record_alone(case: Case) -> tuple[list[float], BaseException | None]:
     try:
         run_case(case, listen)
     except RuntimeError as error:
-        return [], error
+        return [], error.with_traceback(None)
     return [one.item() for one in made[0].late], None
 
 

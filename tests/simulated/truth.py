@@ -7,6 +7,7 @@ work that was launched between them is what it was busy with.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,36 +187,50 @@ class Truth:
     def __init__(self, machine: Machine, labels: Labels) -> None:
         self._machine = machine
         self._labels = labels
+        self._indexed = (-1, -1)  # how much of the machine's log and of the borders
+        self._by_step: dict[int, list[Work]] = {}
+        self._busy: list[tuple[int, int]] = []
+        self._borders: dict[tuple[int, str, str], list[Border]] = {}
+
+    def _index(self) -> None:
+        """A detector's training has thousands of either, and is asked for hundreds of modules."""
+        log, borders = self._machine.log, self._labels.borders
+        if self._indexed == (len(log), len(borders)):
+            return
+        self._indexed = (len(log), len(borders))
+        self._by_step, self._borders = {}, {}
+        for work in log:
+            self._by_step.setdefault(work.label.step, []).append(work)
+        for border in borders:
+            self._borders.setdefault((border.label.step, border.kind, border.name), []).append(border)
+        self._busy = _merge((work.start_ns, work.end_ns) for work in log)
 
     def list_work(self, step: int, stream: int | None = 0) -> list[Work]:
         """Work that was launched in a step, on a stream or (None) on all of them."""
-        return [
-            work
-            for work in self._machine.log
-            if work.label.step == step and (stream is None or work.stream == stream)
-        ]
+        self._index()
+        return [work for work in self._by_step.get(step, ()) if stream is None or work.stream == stream]
 
     def _find_spans(self, step: int, kind: str, name: str) -> Iterator[tuple[Border, Border]]:
+        self._index()
         begun: list[Border] = []
-        for border in self._labels.borders:
-            if border.label.step == step and (border.kind, border.name) == (kind, name):
-                if border.begins:
-                    begun.append(border)
-                elif begun:
-                    yield begun.pop(), border
+        for border in self._borders.get((step, kind, name), ()):
+            if border.begins:
+                begun.append(border)
+            elif begun:
+                yield begun.pop(), border
 
     def _measure(self, spans: list[tuple[Border, Border]]) -> Stretch:
         """The device is busy while any of its streams works: one may wait for another."""
         wall_ns = busy_ns = host_ns = 0
-        work = sorted((one.start_ns, one.end_ns) for one in self._machine.log)
+        self._index()
         for begin, end in spans:
             wall_ns += end.device_ns - begin.device_ns
             host_ns += end.host_ns - begin.host_ns
-            covered_ns = begin.device_ns
-            for start_ns, end_ns in work:
-                last_ns = min(end_ns, end.device_ns)
-                busy_ns += max(0, last_ns - max(start_ns, covered_ns))
-                covered_ns = max(covered_ns, last_ns)
+            first = bisect(self._busy, begin.device_ns, key=lambda stretch: stretch[1])
+            for start_ns, end_ns in self._busy[first:]:
+                if start_ns >= end.device_ns:
+                    break
+                busy_ns += max(0, min(end_ns, end.device_ns) - max(start_ns, begin.device_ns))
         return Stretch(wall_ns, busy_ns, host_ns)
 
     def find_step(self, step: int) -> Stretch:

@@ -6,6 +6,7 @@ import ast
 import linecache
 import sys
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,22 @@ from detscope.record.code_lines import PACKAGES, CodeLine
 
 _MOST_FILES, _LARGEST = 6000, 2_000_000  # files that are read, and bytes of one
 _LEFT_OUT = ("torch", "torchvision", "detscope", "numpy", "polars", "sympy", "scipy")
+_NOT_OWN = {*sys.stdlib_module_names, "detscope"}
 
 
 def find_calls(names: Collection[str], own_only: bool = False) -> list[dict[str, Any]]:
     """Calls by these names, the script's own first: what is called, where, and with which first argument."""
     found: list[dict[str, Any]] = []
-    for path in _list_sources(own_only):
+    for file in _list_sources(own_only):
         try:
-            if path.stat().st_size > _LARGEST:
-                continue
-            source = path.read_text(encoding="utf-8")
-            if any(name in source for name in names):
-                found += _calls_in(ast.parse(source), path, names)
+            told = Path(file).stat()
+            found += map(dict, _read_calls(file, told.st_mtime_ns, told.st_size, tuple(names)))
         except (OSError, ValueError, SyntaxError, RecursionError):
             continue
     return found
 
 
-def _list_sources(own_only: bool) -> list[Path]:
+def _list_sources(own_only: bool) -> list[str]:
     """Files of modules that are loaded; Python's own and those of libraries that call nothing of ours."""
     own, packaged = [], []
     for name, module in list(sys.modules.items())[:_MOST_FILES]:
@@ -40,14 +39,21 @@ def _list_sources(own_only: bool) -> list[Path]:
             continue
         if PACKAGES in file:
             if name.partition(".")[0] not in _LEFT_OUT:
-                packaged.append(Path(file))
-        elif name.partition(".")[0] not in (*sys.stdlib_module_names, "detscope") or name == "__main__":
-            own.append(Path(file))
-    own.sort(key=lambda path: str(path) != getattr(sys.modules.get("__main__"), "__file__", ""))
+                packaged.append(file)
+        elif name.partition(".")[0] not in _NOT_OWN or name == "__main__":
+            own.append(file)
+    own.sort(key=lambda file: file != getattr(sys.modules.get("__main__"), "__file__", ""))
     return own if own_only else [*own, *packaged]
 
 
-def _calls_in(tree: ast.Module, path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+@lru_cache(maxsize=2 * _MOST_FILES)
+def _read_calls(file: str, _modified: int, size: int, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Those of one file, read once for all steps and runs of a process until it is changed."""
+    source = Path(file).read_text(encoding="utf-8") if size <= _LARGEST else ""
+    return list(_calls_in(ast.parse(source), file, names)) if any(name in source for name in names) else []
+
+
+def _calls_in(tree: ast.Module, file: str, names: Collection[str]) -> Iterator[dict[str, Any]]:
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -56,15 +62,15 @@ def _calls_in(tree: ast.Module, path: Path, names: Collection[str]) -> Iterator[
         if called not in names:
             continue
         around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
-        _, packages, below = str(path).rpartition(PACKAGES)
+        _, packages, below = file.rpartition(PACKAGES)
         place = CodeLine(
-            around[-1].name if around else "<module>", below if packages else path.name, node.lineno
+            around[-1].name if around else "<module>", below if packages else Path(file).name, node.lineno
         )
         first = node.args[0] if node.args else next((one.value for one in node.keywords[:1]), None)
         yield {
             "called": called,
             **place._asdict(),
-            "code": linecache.getline(str(path), node.lineno).strip()[:160],
+            "code": linecache.getline(file, node.lineno).strip()[:160],
             "with": ast.unparse(first)[:80] if first is not None else "",
-            "statement": read_statement(str(path), node.lineno),
+            "statement": read_statement(file, node.lineno),
         }
