@@ -1,5 +1,6 @@
 """Sessions of torch.profiler: silent, and without Python objects that nobody reads."""
 
+import os
 import warnings
 from typing import Any
 
@@ -51,3 +52,10 @@ def test_blocks_that_are_older_than_a_session_are_freed_without_a_word(
             del blocks
         assert level.value == before
     assert "unknown size" not in capfd.readouterr().err
+
+
+def test_a_session_leaves_the_environment_as_it_was() -> None:
+    before = dict(os.environ)
+    with make_session():
+        assert dict(os.environ) == before
+    assert dict(os.environ) == before

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import detscope
 from detscope.record.foreign import UnlistedThread
+from detscope.sessions.run.script import own_imports
 
 OURS = str(Path(detscope.__file__).parent)
 
@@ -174,3 +175,17 @@ def test_a_panic_of_a_library_that_we_use_does_not_end_the_script(listen: Any) -
     assert steps == 9
     assert heard.info["status"] == "partial"
     assert "too many open files" in heard.info["reason"]
+
+
+@pytest.mark.parametrize("given", [None, "of the script's"])
+def test_what_our_imports_put_into_the_environment_is_not_handed_on(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "_RJEM_MALLOC_CONF"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    before = dict(os.environ)
+    with own_imports():
+        os.environ[name] = "of polars, when it is imported"
+    assert dict(os.environ) == before

@@ -17,8 +17,6 @@ def make_session(activity: str | None = None, setting: str | None = None, **opti
 
     `setting`: an experimental one to be switched on, where this torch knows it.
     """
-    # read at the profiler's first start; without it the library writes to stderr
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch import profiler
 
     activities = [profiler.ProfilerActivity.CPU]
@@ -71,7 +69,14 @@ def _make_silent(plain: type[Any]) -> type[Any]:
             level = _find_log_level() if self.profile_memory else None
             if level is not None:
                 self._written_from, level.value = level.value, max(level.value, _ERROR)
-            super().start()
+            # read at the first start, without it the library writes to stderr; the script's own names stay so
+            given = "KINETO_LOG_LEVEL" in os.environ
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            try:
+                super().start()
+            finally:
+                if not given:
+                    del os.environ["KINETO_LOG_LEVEL"]
 
         def stop(self) -> None:
             super().stop()
