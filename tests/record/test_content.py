@@ -167,6 +167,20 @@ def test_what_does_not_look_like_a_batch_of_a_detector_is_not_known(batch: Any) 
     assert describe_batch(batch) == BatchContent()
 
 
+def test_a_batch_that_answers_whatever_it_is_asked_is_asked_nothing() -> None:
+    class Lazy:
+        def __init__(self) -> None:
+            self.images, self.asked = STACKED, []
+
+        def __getattr__(self, name: str) -> Any:
+            self.asked.append(name)
+            raise AttributeError(name)
+
+    batch = Lazy()
+    assert describe_batch(batch).images == 2
+    assert batch.asked == []
+
+
 def test_images_without_boxes_are_images() -> None:
     assert describe_batch(STACKED) == BatchContent(2, None, 2 * HIGH * WIDE)
     assert describe_batch((STACKED, torch.zeros(2))).boxes is None

@@ -202,3 +202,16 @@ def test_the_calls_of_a_closure_are_one_batch_and_an_optimizer_that_is_gone_is_w
             gc.collect()
     assert heard.steps == 12
     assert set(heard.table("content")["images"]) == {4}
+
+
+def test_a_batch_is_as_large_as_it_was_where_few_steps_accumulate_many(listen: Any) -> None:
+    model = Small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with listen() as heard:
+        for step in range(6):
+            for _ in range(40 if step == 3 else 1):
+                backward(model, images())
+            optimizer.step()
+    assert heard.steps == 6
+    assert heard.script["parts"]["training"]["batches"] == 45
+    assert heard.info["batch_size"] == 4

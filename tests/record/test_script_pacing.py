@@ -106,6 +106,52 @@ def test_an_optimizer_that_was_made_and_never_steps_is_not_waited_for() -> None:
     assert [one for one in ended if one is not StepEnd.NOTHING] == [StepEnd.EARLIER] + [StepEnd.TRAINING] * 3
 
 
+def test_an_optimizer_that_never_steps_is_not_waited_for_by_one_that_calls_the_model_itself() -> None:
+    pacer = StepPacer()
+    pacer.add_optimizer()
+    ended = []
+    for optimizer in (7, 8):
+        pacer.add_optimizer()
+        for _ in range(3):
+            ended += [pacer.enter_optimizer(optimizer), pacer.end_optimizer_step(optimizer)]
+        ended.append(pacer.enter_root(1, False, False))
+        pacer.forget_optimizer(optimizer)
+    ended.append(pacer.end_script())
+    assert [one for one in ended if one is not StepEnd.NOTHING].count(StepEnd.TRAINING) == 6
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_training_after_another_waits_for_no_optimizer_that_is_made_for_it(kept: bool) -> None:
+    pacer = StepPacer()
+    ended = []
+    for optimizer in (7, 8, 9):
+        pacer.add_optimizer()
+        for _ in range(3):
+            ended += [pacer.enter_root(1, True, True), pacer.go_backward()]
+            ended.append(pacer.end_optimizer_step(optimizer))
+        if not kept:
+            pacer.forget_optimizer(optimizer)
+    ended.append(pacer.end_script())
+    assert len([one for one in ended if one is not StepEnd.NOTHING]) == 9
+
+
+def test_an_optimizer_that_is_made_in_every_step_ends_none() -> None:
+    """Tasks that are tried on a copy first, and one step for all of them."""
+    pacer = StepPacer()
+    pacer.add_optimizer()
+    ended = []
+    for step in range(4):
+        for task in range(2):
+            inner = 100 + 10 * step + task
+            pacer.add_optimizer()
+            ended += [pacer.enter_root(2, True, True), pacer.go_backward()]
+            ended.append(pacer.end_optimizer_step(inner))
+            pacer.forget_optimizer(inner)
+        ended += [pacer.enter_root(1, True, True), pacer.go_backward(), pacer.end_optimizer_step(7)]
+    ended.append(pacer.end_script())
+    assert len([one for one in ended if one is not StepEnd.NOTHING]) in (4, 5)
+
+
 def test_steps_inside_of_backward_make_every_batch_a_step() -> None:
     pacer = StepPacer()
     pacer.add_optimizer()

@@ -255,3 +255,19 @@ def test_classes_are_named_as_words() -> None:
         "rtdetr_decoder",
         "private",
     ]
+
+
+def test_parts_are_not_asked_whether_they_are_true() -> None:
+    """Of lists that hold nothing, and of compiled modules, which raise an error then."""
+
+    class Neither(nn.Sequential):
+        def __bool__(self) -> bool:
+            raise TypeError("neither true nor false")
+
+    def build(kind: type[nn.Sequential]) -> nn.Module:
+        return nn.Sequential(kind(Block(3), Block()), kind(Block(), Block()), kind(nn.Conv2d(WIDTH, 4, 1)))
+
+    found = find_structure(build(Neither))
+    assert [stage.name.replace("neither", "sequential") for stage in found] == [
+        stage.name for stage in find_structure(build(nn.Sequential))
+    ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
+from pathlib import Path
 from typing import Any
 
 METADATA = "expose_kineto_event_metadata"  # by it events of a device tell launch sizes and bytes
+_ERROR = 2  # of the levels of torch's C++ code
 
 
 def make_session(activity: str | None = None, setting: str | None = None, **options: Any) -> Any:
@@ -14,8 +17,6 @@ def make_session(activity: str | None = None, setting: str | None = None, **opti
 
     `setting`: an experimental one to be switched on, where this torch knows it.
     """
-    # read at the profiler's first start; without it the library writes to stderr
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch import profiler
 
     activities = [profiler.ProfilerActivity.CPU]
@@ -40,15 +41,48 @@ def find_setting(name: str) -> Any:
         return None
 
 
+@functools.lru_cache(maxsize=1)
+def _find_log_level() -> Any:
+    """From which level on torch's C++ code writes to stderr, as a number that can be set; None: not found."""
+    import torch
+
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
+        return ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return None
+
+
 @functools.lru_cache(maxsize=4)
 def _make_silent(plain: type[Any]) -> type[Any]:
     """The class without a warning of torch 2.10, which comes unless events of cycles are to be kept.
 
     Keeping them makes a Python object of each, a hundred times as dear as reading them. So it is told that
-    they are to be kept, and when it has not warned, that they are not.
+    they are to be kept, and when it has not warned, that they are not. And without what the allocator says
+    on stderr, once in a thousand blocks, of those that are older than the session.
     """
 
     class SilentProfile(plain):  # type: ignore[misc]
+        _written_from: int | None = None  # what it was before
+
+        def start(self) -> None:
+            level = _find_log_level() if self.profile_memory else None
+            if level is not None:
+                self._written_from, level.value = level.value, max(level.value, _ERROR)
+            # read at the first start, without it the library writes to stderr; the script's own names stay so
+            given = "KINETO_LOG_LEVEL" in os.environ
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            try:
+                super().start()
+            finally:
+                if not given:
+                    del os.environ["KINETO_LOG_LEVEL"]
+
+        def stop(self) -> None:
+            super().stop()
+            if self._written_from is not None:
+                _find_log_level().value, self._written_from = self._written_from, None
+
         def prepare_trace(self) -> None:
             super().prepare_trace()
             self.profiler.acc_events = False

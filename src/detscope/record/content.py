@@ -77,8 +77,14 @@ def _is_record(value: Any) -> bool:
     return isinstance(value, (Mapping, tuple)) or is_dataclass(value)
 
 
+def _read_attribute(value: Any, name: str) -> Any:
+    """One that it or its class has; a `__getattr__`, which may do anything, is not asked."""
+    has = hasattr(type(value), name) or name in getattr(value, "__dict__", ())
+    return getattr(value, name) if has else None
+
+
 def _shape_of(value: Any) -> tuple[int, ...] | None:
-    shape = getattr(value, "shape", None)
+    shape = _read_attribute(value, "shape")
     return tuple(shape) if isinstance(shape, Sequence) else None
 
 
@@ -174,7 +180,7 @@ def _read_targets(value: Any, depth: int = 0) -> tuple[int, str] | None:
     boxes = next((named[name] for name in _BOXES if name in named), None)
     count = _count_boxes(boxes)
     for name in _INSTANCES if count is None else ():  # classes of their own, as long as there are boxes
-        own = named.get(name, getattr(value, name, None))
+        own = named[name] if name in named else _read_attribute(value, name)
         if isinstance(own, Sized) and not isinstance(own, (list, tuple, Mapping)):
             count = len(own)
     if count is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import weakref
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 Kind = TypeVar("Kind")
+OWN = str(Path(__file__).parent)  # the room `record`
 
 
 class WeakObjects(Generic[Kind]):
@@ -44,11 +48,62 @@ class WeakObjects(Generic[Kind]):
                 yield one
 
 
+class UnlistedThread:
+    """A thread that `threading` does not list: who waits for all threads there are does not wait for it.
+
+    What it runs must not ask for `threading.current_thread()`, which would list it.
+    """
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run = run
+        self._running = allocate_lock()
+        self._process = 0
+
+    def start(self) -> None:
+        """Begin; once."""
+        self._running.acquire()
+        self._process = os.getpid()
+        start_new_thread(self._run_to_end, ())
+
+    def _run_to_end(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._running.release()
+
+    def join(self) -> None:
+        """Wait for its end; in a child that was forked it does not run."""
+        if self._process == os.getpid():
+            with self._running:
+                pass
+
+
 def frames_above(frame: FrameType | None, most: int | None = None) -> Iterator[FrameType]:
     """A frame, who called it, and so on."""
     while frame is not None and most != 0:
         yield frame
         frame, most = frame.f_back, None if most is None else most - 1
+
+
+def drop_own_frames(error: BaseException, outer: str = "") -> None:
+    """Take our frames out of an error's traceback, with those of `outer` and what called it.
+
+    Before a bare `raise` in the outermost of them: Python adds none there.
+    """
+    frames: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if outer and name == outer:
+            frames = []
+        elif not name.startswith(OWN):
+            frames.append(trace)
+        trace = trace.tb_next
+    following = None
+    for frame in reversed(frames):
+        frame.tb_next = following
+        following = frame
+    error.__traceback__ = following
 
 
 def raised_by_handler(error: BaseException) -> bool:

@@ -68,7 +68,7 @@ from detscope.record.steps.schedule import BARE, CENSUS, MEMORY, OPERATORS, RECO
 from detscope.record.steps.tables import OpenStep, StepTables
 from detscope.record.transforms.timer import end_timing
 from detscope.runs.definitions import DEFINITIONS
-from detscope.runs.writer import RunWriter
+from detscope.runs.writer import OWN_FAILURES, RunWriter
 from detscope.zoo.contract import Observer, Stage, list_names
 from detscope.zoo.registry import recognise_parts
 from detscope.zoo.structure import count_parameters
@@ -252,7 +252,7 @@ class StepRecorder:
             end_timing()
         if failure is not None:
             status = failure.status
-        fault: Exception | None = None
+        fault: BaseException | None = None
         # a device that failed makes some of these fail: whatever can be written is
         for finish in (
             self._finish_operators,
@@ -262,13 +262,13 @@ class StepRecorder:
         ):
             try:
                 finish()
-            except Exception as one:
+            except OWN_FAILURES as one:
                 fault = fault or one
         try:
             self.writer.info["notes"] = self.notes
             self.writer.info["part_places"] = self.parts.describe_places()
             self.writer.close_run(status, reason)
-        except Exception as one:
+        except OWN_FAILURES as one:
             fault = fault or one
         self._open_spans.stop_watching()
         if fault is not None and kind is None:  # never hide the user's own exception behind ours

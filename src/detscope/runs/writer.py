@@ -22,6 +22,7 @@ from detscope.runs.standard_json import as_standard_json
 FLUSH_EVERY_S = 3.0  # at first, so that a short run that is killed has something to show;
 FLUSH_LATER_S = 9.0  # then less often: tables are made between two steps, 20 ms each time
 _EARLY_PARTS = 3
+OWN_FAILURES = (Exception, pl.exceptions.PanicException)  # that of polars is no `Exception`
 
 
 def polars_schema(table: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _list_parts(part: _Part, whole: int) -> list[_Part]:
 
 def _has_depth(part: _Part) -> bool:
     """Whether it is more than a layer with its normalisation and activation."""
-    return len(part.modules) > 1 or any(any(child.children()) for child in part.modules[0].children())
+    return len(part.modules) > 1 or any(has_children(child) for child in part.modules[0].children())
 
 
 def _children_of(name: str, path: str, module: nn.Module) -> list[_Part]:
@@ -167,7 +167,7 @@ def _group_children(children: list[tuple[str, nn.Module]]) -> list[list[tuple[st
 
 def _changes_size(module: nn.Module) -> bool:
     """Whether a feature map leaves it larger or smaller than it came, by its first layer."""
-    first: Any = next((one for one in module.modules() if not any(one.children())), module)
+    first: Any = next((one for one in module.modules() if not has_children(one)), module)
     stride = getattr(first, "stride", 1)
     steps = stride if isinstance(stride, tuple) else (stride,)
     return any(isinstance(step, int) and step > 1 for step in steps) or hasattr(first, "scale_factor")
@@ -259,8 +259,13 @@ def _last_of(path: str) -> str:
     return path.rpartition(".")[2]
 
 
+def has_children(module: nn.Module) -> bool:
+    """Whether it has parts. Those are not asked whether they are true: a list without any is not."""
+    return next(module.children(), None) is not None
+
+
 def _has_work(module: nn.Module) -> bool:
-    return any(module.children()) or next(module.parameters(), None) is not None
+    return has_children(module) or next(module.parameters(), None) is not None
 
 
 def _count(part: _Part) -> int:
@@ -273,7 +278,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def _leaves(module: nn.Module) -> int:
-    return sum(not any(one.children()) for one in module.modules())
+    return sum(not has_children(one) for one in module.modules())
 
 
 def _weigh(part: _Part) -> int:

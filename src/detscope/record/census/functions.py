@@ -23,6 +23,7 @@ from detscope.record.census.operators import (
     TO_HOST,
 )
 from detscope.record.census.places import tensors_of
+from detscope.record.foreign import drop_own_frames
 
 if TYPE_CHECKING:
     from detscope.record.census.watch import Census
@@ -69,6 +70,7 @@ class FunctionListener(TorchFunctionMode):
             return self._listen(getattr(func, "__name__", ""), call, args, given)
         except Exception as error:
             if error is call.error:
+                drop_own_frames(error)
                 raise
             census.fail(error)
             return call()

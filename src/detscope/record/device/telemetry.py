@@ -11,11 +11,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
 from detscope.machine.meters import NOT_STARTED, DeviceMeter, list_used_devices, open_meter
+from detscope.record.foreign import UnlistedThread
 
 
 class Reading(NamedTuple):
@@ -131,7 +132,7 @@ class SystemSource(Source):
 
     def __init__(self) -> None:
         super().__init__()
-        self._primed = False
+        self._before: list[tuple[float, float]] = []  # of each core, seconds that it was busy and in all
 
     def read_values(self) -> list[Reading]:
         """Processor use since the previous reading (so not in the first), the rest as of now."""
@@ -140,14 +141,23 @@ class SystemSource(Source):
             Reading("system", "load_1min", psutil.getloadavg()[0], "processes"),
             Reading("system", "memory_available_bytes", float(memory.available), "bytes"),
         ]
-        cores = psutil.cpu_percent(None, percpu=True)
-        if self._primed and cores:
+        # `psutil.cpu_percent` would ask for the thread by name
+        now = [_count_busy(times) for times in psutil.cpu_times(percpu=True)]
+        spent = [(b - b0, t - t0) for (b, t), (b0, t0) in zip(now, self._before, strict=False)]
+        cores = [min(100.0, max(0.0, 100 * busy / whole)) if whole > 0 else 0.0 for busy, whole in spent]
+        if cores:
             readings.append(Reading("system", "cpu_percent", sum(cores) / len(cores), "%"))
             readings += [
                 Reading(f"core:{core}", "cpu_percent", percent, "%") for core, percent in enumerate(cores)
             ]
-        self._primed = True
+        self._before = now
         return readings
+
+
+def _count_busy(times: Any) -> tuple[float, float]:
+    """Seconds that a core was busy, and in all; a guest's are part of its user's."""
+    whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return whole - times.idle - getattr(times, "iowait", 0.0), whole
 
 
 class DeviceSampler(Source):
@@ -225,7 +235,7 @@ class Telemetry:
         self._end = threading.Event()
         self._free = threading.Event()
         self._free.set()
-        self._thread: threading.Thread | None = None
+        self._thread: UnlistedThread | None = None
 
     def start(self) -> None:
         """Begin to sample; sources are opened here, so that their notes are there at once."""
@@ -233,7 +243,7 @@ class Telemetry:
             return
         self._sources = list(default_sources(self._device) if self._given is None else self._given)
         self._end.clear()
-        self._thread = threading.Thread(target=self._run_thread, name="detscope-telemetry", daemon=True)
+        self._thread = UnlistedThread(self._run_thread)
         self._thread.start()
 
     def hold_samples(self, quiet: bool) -> None:
@@ -276,7 +286,7 @@ class Telemetry:
         return notes
 
     def _run_thread(self) -> None:
-        """Everything happens in this thread: psutil keeps its earlier counters per thread."""
+        """Everything happens in this thread."""
         assert self._period_s is not None
         shortest_s = self._period_s / 4  # shorter intervals are mostly noise
         while True:

@@ -23,6 +23,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detscope.record.code_lines import CodeLook, look_at
+from detscope.record.foreign import drop_own_frames
 from detscope.record.steps.events import (
     ENTER,
     EXIT,
@@ -236,6 +237,7 @@ class BorderWriter:
 
     def note_failure(self, number: int, error: Exception) -> None:
         """A target is left by an exception; outer ones are left by the same, and the first counts."""
+        drop_own_frames(error)
         if id(error) != self._failure:
             self._failure, self.failed_in = id(error), number
 
@@ -273,10 +275,18 @@ class BorderWriter:
             if is_dynamo_compiling():  # known when it compiles: nothing of this is part of the program
                 return plain(self_, *args, **kwargs)
             if not calls.inside and calls.active:
-                return outside(self_, args, kwargs)
+                try:
+                    return outside(self_, args, kwargs)
+                except BaseException as error:
+                    drop_own_frames(error)
+                    raise
             code = code_of(id(self_)) if codes and calls.inside else None  # of its begin
             if code is None or (get_ident() != calls.owner and not calls.in_backward):
-                return plain(self_, *args, **kwargs)
+                try:
+                    return plain(self_, *args, **kwargs)
+                except BaseException as error:
+                    drop_own_frames(error)
+                    raise
             if traced() is not None:  # by what a module does in its forward
                 return plain(self_, *args, **kwargs)
             if code < 0:

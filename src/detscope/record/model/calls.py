@@ -31,7 +31,7 @@ import torch.fx  # keeps the plain call for its tracers when it is imported, so 
 from torch import nn
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from detscope.record.foreign import Patches
+from detscope.record.foreign import Patches, drop_own_frames
 from detscope.record.model.borders import BorderWriter, CallState, Pair, is_traced
 
 
@@ -82,7 +82,11 @@ class FunctionStandIn:
         object.__setattr__(self, "_call", call)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return _stand_in_call(self)(*args, **kwargs)
+        try:
+            return _stand_in_call(self)(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
@@ -300,7 +304,11 @@ def put_around(
     def call_around(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() and not when_compiling:
             return plain(*args, **kwargs)
-        return around(plain, *args, **kwargs)
+        try:
+            return around(plain, *args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     patches.put(owner, name, call_around)
 

@@ -19,7 +19,7 @@ from detscope.record.model.parts import PartPlan
 from detscope.record.steps.events import ENTER, encode_event
 from detscope.record.steps.nodes import NodeTable
 from detscope.zoo.contract import Observer, Stage
-from detscope.zoo.structure import count_parameters
+from detscope.zoo.structure import count_parameters, has_children
 
 
 def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
@@ -65,7 +65,7 @@ def select_modules(root: nn.Module, which: str) -> list[tuple[str, nn.Module]]:
     """Modules to record by `--modules`: all, leaf, none, or down to a depth; the root is always first."""
     named = [(path, module) for path, module in root.named_modules() if path]
     if which == "leaf":
-        named = [(path, module) for path, module in named if not any(module.children())]
+        named = [(path, module) for path, module in named if not has_children(module)]
     elif which == "none":
         named = []
     elif which != "all":

@@ -52,7 +52,7 @@ _RARE = 0.5  # share of the steps up to which it is said in how many something w
 
 
 def find_outcome(
-    error: BaseException | None, failure: Exception | None, interrupted: bool = False
+    error: BaseException | None, failure: BaseException | None, interrupted: bool = False
 ) -> tuple[str, str | None, int | None]:
     """Status of the run, its reason, and the exit code of the script as far as it is known here."""
     if failure is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from types import TracebackType
+
+from detscope.record.foreign import OWN, drop_own_frames
 
 
 class ScriptStopped(SystemExit):
@@ -14,9 +14,8 @@ class ScriptStopped(SystemExit):
         super().__init__(0)
 
 
-_OWN = str(Path(__file__).parents[1])  # the room `record`
 # three lines at most per frame: place, source, markers under it
-_IN_TEXT = re.compile(rf'  File "{re.escape(_OWN)}[^\n]*\n(?:    [^\n]*\n)*')
+_IN_TEXT = re.compile(rf'  File "{re.escape(OWN)}[^\n]*\n(?:    [^\n]*\n)*')
 
 
 def clean_error(error: BaseException, outer: str) -> None:
@@ -28,20 +27,7 @@ def clean_error(error: BaseException, outer: str) -> None:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        frames: list[TracebackType] = []
-        trace = one.__traceback__
-        while trace is not None:
-            name = trace.tb_frame.f_code.co_filename
-            if outer and name == outer:
-                frames = []
-            elif not name.startswith(_OWN):
-                frames.append(trace)
-            trace = trace.tb_next
-        following = None
-        for frame in reversed(frames):
-            frame.tb_next = following
-            following = frame
-        one.__traceback__ = following
+        drop_own_frames(one, outer)
         waiting += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             waiting += one.exceptions
@@ -49,6 +35,6 @@ def clean_error(error: BaseException, outer: str) -> None:
 
 def forget_own_frames(error: BaseException) -> None:
     """Take our frames out of an error's message, where a worker's traceback stands in it."""
-    if len(error.args) == 1 and isinstance(error.args[0], str) and _OWN in error.args[0]:
+    if len(error.args) == 1 and isinstance(error.args[0], str) and OWN in error.args[0]:
         kind = type(error.args[0])  # a KeyError's text is of a class of its own
         error.args = (kind(_IN_TEXT.sub("", error.args[0])),)

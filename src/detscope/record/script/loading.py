@@ -21,7 +21,7 @@ from torch.utils.data._utils import fetch
 
 from detscope import marks
 from detscope.record.content import BatchContent, describe_batch
-from detscope.record.foreign import Patches, frames_above
+from detscope.record.foreign import Patches, drop_own_frames, frames_above
 from detscope.record.loader import BatchTiming, RegionCollector, TimedBatch, count_tensors
 from detscope.record.model.borders import tensors_in
 from detscope.record.script.endings import forget_own_frames
@@ -73,6 +73,9 @@ def make_timed_fetch(
                 start_ns = perf_counter_ns()
                 batch = plain(self, index)
                 end_ns = perf_counter_ns()
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             self.collate_fn = collate
         timing = BatchTiming(-1 if info is None else info.id, os.getpid(), start_ns, end_ns)
@@ -139,21 +142,23 @@ def _make_next(batches: StepBatches) -> Callable[[Any], Any]:
 
     @functools.wraps(plain)
     def next_batch(self: Any) -> Any:
-        if not batches.ask_batch(self):
-            return plain(self)
-        end_waiting = batches.begin_waiting()
+        heard = batches.ask_batch(self)
+        end_waiting = batches.begin_waiting() if heard else lambda: None
         try:
             batch = plain(self)
         except StopIteration:
             end_waiting()
-            batches.end_pass()
+            if heard:
+                batches.end_pass()
             raise
         except BaseException as error:
             end_waiting()
             forget_own_frames(error)  # a worker's traceback travels as text
+            drop_own_frames(error)
             raise
         end_waiting()
-        batches.add_batch(batch, self)
+        if heard:
+            batches.add_batch(batch, self)
         return batch
 
     return next_batch
@@ -174,6 +179,9 @@ def _make_iter(name: str, batches: StepBatches) -> Callable[[Any], Any]:
         end_waiting = batches.begin_waiting()
         try:
             iterator = plain(self)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             end_waiting()
             if told:

@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from detscope.record.code_lines import CodeLine, CodeLook, look_at
+from detscope.record.foreign import UnlistedThread
 
 PERIOD_S = 0.01
 IDLE_PERIOD_S = 0.1
@@ -56,7 +57,7 @@ class OtherSampler:
         self._end = threading.Event()
         self._awake = threading.Event()
         self._awake.set()
-        self._thread = threading.Thread(target=self._run_thread, name="detscope-other", daemon=True)
+        self._thread = UnlistedThread(self._run_thread)
         self._pending: list[tuple[int, CodeLook]] = []  # and when
         self.forget_looks()
 
@@ -73,8 +74,7 @@ class OtherSampler:
         """Look no more."""
         self._end.set()
         self._awake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def hold_looks(self, asleep: bool) -> None:
         """Sleep through the coming step, which is compared with those that were looked at; or wake up."""

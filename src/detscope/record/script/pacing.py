@@ -50,6 +50,7 @@ class StepPacer:
         self._alone = False  # optimizers were made, none of them steps
         self._made = self._met = 0  # optimizers that there are, and those of them that have stepped
         self._any_made = False
+        self._new = 0  # made since an optimizer stepped, not stepped yet: of a step to come
         self._whole = _EventCounts()  # since the last border
         self._latest = _EventCounts()  # since the last batch was asked for
         self._evaluated: set[int] = set()  # roots that were called in evaluation steps
@@ -138,6 +139,7 @@ class StepPacer:
     def enter_optimizer(self, optimizer: int) -> StepEnd:
         """An optimizer is about to step; twice in a row means that it calls the model itself (a closure)."""
         if self._quiet_since_step and optimizer in self.stepped:
+            self._rest_others()
             return self._end_step(StepEnd.TRAINING)
         return StepEnd.NOTHING
 
@@ -148,8 +150,7 @@ class StepPacer:
             # many steps on one batch, or of one optimizer while others rest: the border was where a model
             # was called after the earlier step
             self._by_loader = self._by_loader and not self._whole.batches
-            self._known = {one: since for one, since in self._known.items() if one in self.stepped}
-            self._met = self._made
+            self._rest_others()
             under_way = self._iterations
             self._end_step(StepEnd.TRAINING)
             self._iterations = under_way
@@ -164,7 +165,9 @@ class StepPacer:
             self._known[other] += 1
             if self._known[other] > _DROP_AFTER:
                 del self._known[other]
-        self._met += optimizer not in self._known
+        if optimizer not in self._known:
+            self._met += 1
+            self._new = max(0, self._new - 1)
         self._known[optimizer] = 0
         return ended
 
@@ -174,12 +177,15 @@ class StepPacer:
         """An optimizer was made; it may step or not."""
         self._made += 1
         self._any_made = True
+        self._new += bool(self.stepped)
 
     def forget_optimizer(self, optimizer: int) -> None:
         """An optimizer is gone: nobody waits for it, and its number may become another's."""
         self._made -= 1
         if self._known.pop(optimizer, None) is not None:
             self._met -= 1
+        else:
+            self._new = max(0, self._new - 1)
 
     @property
     def by_backward(self) -> bool:
@@ -224,11 +230,16 @@ class StepPacer:
             return self._end_step(StepEnd.EVALUATION)
         return StepEnd.NOTHING
 
+    def _rest_others(self) -> None:
+        """One has stepped twice and others have not: they are waited for no longer."""
+        self._known = {one: since for one, since in self._known.items() if one in self.stepped}
+        self._met = self._made
+
     def _find_called_roots(self) -> set[int]:
         return {root for root, calls in self._whole.roots.items() if calls}
 
     def _all_stepped(self) -> bool:
-        return set(self._known) <= set(self.stepped) and self._met >= self._made
+        return set(self._known) <= set(self.stepped) and self._met >= self._made - self._new
 
     def _end_step(self, what: StepEnd) -> StepEnd:
         if what is StepEnd.EVALUATION:
@@ -236,7 +247,7 @@ class StepPacer:
         self.last_iterations = max(self.accumulated + 1, self._iterations_stepped or self._iterations)
         if what is StepEnd.TRAINING:
             self._most_fetched = max(self._most_fetched, self._whole.batches)
-        self.accumulated = self._iterations = self._iterations_stepped = 0
+        self.accumulated = self._iterations = self._iterations_stepped = self._new = 0
         self._forward_open = False
         self._whole, self._latest = _EventCounts(), _EventCounts()
         self.stepped = {}

@@ -61,12 +61,14 @@ class PartTimes:
 
     steps: int = 0
     batches: int = 0
+    batches_each: list[int] = field(default_factory=list)  # of the steps
     wall_ns: list[int] = field(default_factory=list)
 
     def add_step(self, done: FinishedStep) -> None:
         """Take a step in."""
         self.steps += 1
         self.batches += done.batches
+        self.batches_each.append(done.batches)
         self.wall_ns.append(done.end_ns - done.start_ns)
 
     def describe_part(self) -> dict[str, Any]:
@@ -154,7 +156,7 @@ class ScriptRecording:
         self.optimizer_facts: list[dict[str, Any]] = []  # of those that stepped
         self._training_loaders: set[int] = set()
         self._pairs: dict[int, Pair] = {}
-        self.failure: Exception | None = None  # what ended the recording before the script
+        self.failure: BaseException | None = None  # what ended the recording before the script
         self.interrupted = False  # a signal handler of the script's did, and meant the script
         self._failure_text = ""
         self._stopped = False
@@ -431,7 +433,7 @@ class ScriptRecording:
         self._sampler.start()
         return recorder
 
-    def fail_with(self, error: Exception) -> None:
+    def fail_with(self, error: BaseException) -> None:
         """The recording cannot go on; the script can."""
         self.failure, self.interrupted = error, raised_by_handler(error)
         self._failure_text = "".join(traceback.format_exception(error))
@@ -464,7 +466,7 @@ class ScriptRecording:
         info["script"] = facts | describe_script(self, pacer, other)
         info["optimizers"] = self.optimizer_facts
         info["precision"] = self.precision
-        per_batch = info["script"]["batches_per_step"] or 1
+        per_batch = median(self.training.batches_each or [1])  # as images: a mean is that of no step
         info["batch_size"] = None if figures.images is None else round(figures.images / per_batch)
         about_other = note_other(other, figures, self._sampler.looks.total())
         info["notes"] = [*info["notes"], *note_parts(self, pacer), *about_other]

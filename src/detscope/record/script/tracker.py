@@ -32,6 +32,7 @@ from detscope.record.script.recording import ScriptRecording
 from detscope.record.script.roots import RootModel, RootModels, find_precision, is_training
 from detscope.record.steps.events import TIME, WIDTH, EventBuffer
 from detscope.record.steps.nodes import PHASES
+from detscope.runs.writer import OWN_FAILURES
 
 Call = Callable[..., Any]
 
@@ -194,7 +195,7 @@ class ScriptTracker(CallState):
                 torch._C.DisableTorchFunction()
             ):  # a tensor class or a mode of the script's may note what is done
                 look()
-        except Exception as error:
+        except OWN_FAILURES as error:
             if losses and not raised_by_handler(error):
                 self.recording.note(f"cannot tell all losses: {type(error).__name__}: {error}"[:200])
                 return
@@ -383,7 +384,7 @@ class ScriptTracker(CallState):
         try:
             with torch._C.DisableTorchFunction():
                 stop = self._cross_to_next(ended, perf_counter_ns())
-        except Exception as error:  # our failure must not become the script's
+        except OWN_FAILURES as error:  # our failure must not become the script's
             self.fail_with(error)
             if self.recording.interrupted:
                 raise
@@ -458,7 +459,7 @@ class ScriptTracker(CallState):
         self.crossing = False
         return stop
 
-    def fail_with(self, error: Exception) -> None:
+    def fail_with(self, error: BaseException) -> None:
         """The recording is over, the script goes on."""
         self._stop_listening()
         self.recording.fail_with(error)
@@ -472,7 +473,7 @@ class ScriptTracker(CallState):
             if ended in (StepEnd.TRAINING, StepEnd.EVALUATION) and end_ns > self._start_ns:
                 try:
                     self._cross_to_next(ended, end_ns)
-                except Exception as failure:
+                except OWN_FAILURES as failure:
                     self.fail_with(failure)
         self._stop_listening()
         return self.recording.close_run(error, self.pacer)

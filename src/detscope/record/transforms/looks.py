@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from detscope.record.code_lines import PACKAGES, locate_frame
+from detscope.record.foreign import UnlistedThread
 
 if TYPE_CHECKING:
     from detscope.record.transforms.timer import TimedPart
@@ -38,13 +39,13 @@ class CodeLooks:
     def __init__(self, find_place: Callable[[], tuple[int, TimedPart | None] | None]) -> None:
         self._find_place = find_place
         self._end, self._awake = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: UnlistedThread | None = None
         self._seen: Counter[tuple[str | None, str, str]] = Counter()
 
     def begin_looking(self) -> None:
         """A batch is being made."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run_thread, name="detscope-looks", daemon=True)
+            self._thread = UnlistedThread(self._run_thread)
             self._thread.start()
         self._awake.set()
 

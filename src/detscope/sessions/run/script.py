@@ -205,6 +205,9 @@ def end_threads() -> None:
             thread.join()
 
 
+_OF_POLARS = "_RJEM_MALLOC_CONF"  # it tells its allocator by the environment, which the script would hand on
+
+
 @contextmanager
 def own_imports() -> Iterator[None]:
     """Import as if the script's folder were not there: it may hold a `statistics.py` of its own.
@@ -219,9 +222,13 @@ def own_imports() -> Iterator[None]:
     for name in theirs:
         del sys.modules[name]
     del sys.path[:1]
+    setting = os.environ.get(_OF_POLARS)
     try:
         yield
     finally:
+        os.environ.pop(_OF_POLARS, None)
+        if setting is not None:
+            os.environ[_OF_POLARS] = setting
         sys.path[:0] = first
         for name in sys.stdlib_module_names & sys.modules.keys() - loaded.keys():
             if any((folder / f"{name}.py").is_file() for folder in folders):

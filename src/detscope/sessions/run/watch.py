@@ -119,6 +119,8 @@ class Watch:
             self._hooks.remove()
             self.run = recorded[0]
             return self.run
+        from detscope.runs.writer import OWN_FAILURES
+
         unwritten = "the run"
         try:
             self._tracker.recording.no_step = reason
@@ -127,7 +129,7 @@ class Watch:
             if self.run is not None:
                 unwritten = f"the report of {self.run}"  # whose recording is safe
                 self._publish(self.run, error)
-        except Exception as failure:  # never instead of what the script did
+        except OWN_FAILURES as failure:  # never instead of what the script did
             self._print_lines([f"{unwritten} could not be written: {type(failure).__name__}: {failure}"])
         finally:
             self._hooks.remove()
