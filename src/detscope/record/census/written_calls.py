@@ -49,10 +49,13 @@ def _list_sources(own_only: bool) -> list[Path]:
 
 def _calls_in(tree: ast.Module, path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    imports = [one for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names]
+    renamed = {one.asname: one.name for one in imports if one.asname is not None}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+        written = getattr(node.func, "id", None)
+        called = getattr(node.func, "attr", None) or renamed.get(written, written)
         if called not in names:
             continue
         around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]

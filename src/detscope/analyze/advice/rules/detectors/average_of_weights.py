@@ -57,16 +57,18 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         for row in found:
             counts[row.what.removeprefix("aten::")] += row.count
         added = max(counts.get("add_", 0.0), counts.get("sub_", 0.0))
-        in_place = max(counts.get("lerp_", 0.0), min(counts.get("mul_", 0.0), added))
+        apart = min(counts.get("sub", 0.0), counts.get("mul", 0.0))  # of e -= (1 - decay) * (e - p)
+        in_place = max(counts.get("lerp_", 0.0), min(max(counts.get("mul_", 0.0), apart), added))
         # a function that gives back the new value has it copied by who called it
         given = max(counts.get("lerp", 0.0), min(counts.get("mul", 0.0), counts.get("add", 0.0)))
         tensors = max(in_place, min(given, copies))
         if tensors < LEAST_TENSORS:
             continue
         launches = sum(counts.values())
+        updates = [row for row in found if row.what != "aten::sub"]  # which may be a line before
         yield case.make_finding(
             PART.name,
-            found,
+            updates,
             f"{found[0].where.function} updates {tensors:.0f} tensors one by one in every step, as an"
             f" average of weights does: {launches:.0f} launches.",
             "All at once: torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once,"
