@@ -77,9 +77,10 @@ def _lines_for_checks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Itera
     names = [one for one in nodes if isinstance(one, ast.Name)]
     read = [one for one in names if isinstance(one.ctx, ast.Load)]
     for node in nodes if checks else ():
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        if not isinstance(node, ast.Assign):
             continue
-        uses = [one for one in read if one.id == node.targets[0].id]
+        bound = {one.id for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)}
+        uses = [one for one in read if one.id in bound]
         if uses and checking.issuperset(uses):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
@@ -89,8 +90,10 @@ def _is_check(node: ast.AST) -> bool:
 
 
 def _only_refuses(node: ast.AST) -> bool:
-    """Whether it is an if that goes no further than to raise, whatever it prints before."""
-    return isinstance(node, ast.If) and not node.orelse and _refuses(node.body[-1])
+    """Whether it is an if that does nothing but raise, whatever it calls (prints) before."""
+    if not isinstance(node, ast.If) or node.orelse or not _refuses(node.body[-1]):
+        return False
+    return all(_refuses(one) or isinstance(one, ast.Expr) for one in node.body)
 
 
 def _refuses(statement: ast.AST) -> bool:

@@ -44,10 +44,10 @@ def listen() -> Listener:
         if not watched or operator.is_view or operator.name.endswith("_"):
             return None
         storages = {_storage_of(one) for one in tensors_of(operator.args)}
-        read = next((one for one in watched if one.storage in storages), None)
-        if read is None:
+        place = next((at for at, one in enumerate(watched) if one.storage in storages), None)
+        if place is None:
             return None
-        watched.remove(read)
+        read = watched.pop(place)  # by its place: references are equal where their tensors are
         tensor = read.tensor()
         return None if tensor is None else _describe(tensor, read)
 
@@ -70,10 +70,10 @@ def _storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if type(tensor) is torch.Tensor else 0
 
 
-def _find_fill(boxes: torch.Tensor) -> torch.Tensor:
+def _find_fill(boxes: torch.Tensor) -> torch.Tensor | None:
     """The row that an image ends with twice: no two boxes are the same."""
     twice = (boxes[:, -1] == boxes[:, -2]).all(-1)
-    return boxes[int(twice.int().argmax()), -1] if twice.any() else torch.full_like(boxes[0, 0], torch.nan)
+    return boxes[int(twice.int().argmax()), -1] if twice.any() else None
 
 
 def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
@@ -82,6 +82,8 @@ def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
         with _disable_current_modes():
             boxes = tensor.detach()
             fill = made.fill if made.fill is not None else _find_fill(boxes)
+            if fill is None:
+                return None
             is_box = (boxes != fill).any(-1)
             counts = is_box.sum(1)
             filled, largest = int(counts.sum()), int(counts.max())

@@ -57,8 +57,8 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         for row in found:
             counts[row.what.removeprefix("aten::")] += row.count
         added = max(counts.get("add_", 0.0), counts.get("sub_", 0.0))
-        apart = min(counts.get("sub", 0.0), counts.get("mul", 0.0))  # of e -= (1 - decay) * (e - p)
-        in_place = max(counts.get("lerp_", 0.0), min(max(counts.get("mul_", 0.0), apart), added))
+        weighed = max(counts.get("mul_", 0.0), counts.get("sub", 0.0))  # or e -= (1 - decay) * (e - p)
+        in_place = max(counts.get("lerp_", 0.0), min(weighed, added))
         # a function that gives back the new value has it copied by who called it
         given = max(counts.get("lerp", 0.0), min(counts.get("mul", 0.0), counts.get("add", 0.0)))
         tensors = max(in_place, min(given, copies))

@@ -47,7 +47,7 @@ def find(case: LineCase) -> Iterable[Finding]:
             f"{total(kind):g} {words}"
             for kind, words in (
                 (indices, "by indexing with a tensor of the host"),
-                (generated, "of what the host makes of sizes and constants alone"),
+                (generated, "of what the host computes from sizes and constants alone"),
                 (constants, "of numbers of the host"),
                 (moved, "of tensors one by one"),
             )
