@@ -6,7 +6,8 @@ import sys
 import torch
 from drawn_boxes import Detector, collate, device, loss_of, make_loader
 
-model = Detector()
+model = Detector(blocks=12)
+shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
 optimizer = torch.optim.RMSprop(model.parameters(), 1e-5)
 
 
@@ -72,6 +73,12 @@ def fill_batch(images):
     return batch
 
 
+@torch.no_grad()
+def keep_average():
+    for name, one in model.named_parameters():
+        shadow[name] = 0.9 * shadow[name] + 0.1 * one.data  # = average_of_weights
+
+
 class Samples:
     def __init__(self, items):
         self.tensors, self.boxes = collate(items)
@@ -97,3 +104,4 @@ for samples in make_loader(collate_fn=Samples):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    keep_average()

@@ -54,7 +54,7 @@ def _calls_in(tree: ast.Module, path: Path, names: Collection[str]) -> Iterator[
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        written = getattr(node.func, "id", None)
+        written = str(getattr(node.func, "id", ""))
         called = getattr(node.func, "attr", None) or renamed.get(written, written)
         if called not in names:
             continue
