@@ -33,7 +33,7 @@ def record_census(
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-    assert recorder.notes == []
+    assert recorder.notes == [], recorder.notes
     return pl.read_parquet(recorder.run / "census.parquet")
 
 

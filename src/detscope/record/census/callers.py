@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from types import FrameType
 
+from torch import nn
+
 from detscope.record.census.sites import Site
 from detscope.record.code_lines import find_frames, locate_frame
 
 
 def find_model_call(frame: FrameType) -> Site | None:
-    """The line that calls the outermost module that is under way."""
+    """The line that calls the outermost module that is under way, its `forward` by name or not."""
     above: FrameType | None = frame
     outermost: FrameType | None = None
     while above is not None:
-        if above.f_code.co_filename.endswith("torch/nn/modules/module.py"):
+        if above.f_code.co_filename.endswith("torch/nn/modules/module.py") or _is_forward(above):
             outermost = above
         above = above.f_back
     return None if outermost is None or outermost.f_back is None else _make_site(outermost.f_back)
+
+
+def _is_forward(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("self"), nn.Module)
 
 
 def find_site_above(frame: FrameType, folder: str) -> Site | None:

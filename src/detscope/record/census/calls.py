@@ -26,6 +26,7 @@ class CallLook(NamedTuple):
     says_host: bool = False  # `.to("cpu")`: a device that a variable names is the device
     lines: tuple[int, int] = (0, 0)  # of the statement, without what it encloses
     device_of: str = ""  # `device=boxes.device`: the name of what lies there
+    of_constants: bool = False  # what it is given first is written down in the code: `tensor([0.5, 1])`
     says_later: bool = False  # `non_blocking=` is given: a variable may be False on a CPU alone
 
 
@@ -67,6 +68,7 @@ def look_at_call(code: CodeType, instruction: int) -> CallLook:
         _says_host(call),
         (first, max(first, last or first)),
         _name_device_of(call, parents),
+        bool(call.args) and _is_constant(call.args[0]),
         _says_later(call),
     )
 
@@ -126,6 +128,11 @@ def _find_bound(name: str, call: ast.Call, parents: dict[ast.AST, ast.AST]) -> l
         for one in bindings
         if any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
     ]
+
+
+def _is_constant(given: ast.expr) -> bool:
+    parts = (ast.Constant, ast.List, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Load)
+    return all(isinstance(one, parts) for one in ast.walk(given))
 
 
 def _says_later(call: ast.Call) -> bool:

@@ -180,23 +180,28 @@ class FunctionListener(TorchFunctionMode):
             or (model is not None and not places.is_on_host(model))
             or (source is not None and not places.is_on_host(source))
         )
+        frame = _leave_torch(_leave_us(sys._getframe(1)))
+        generated = name not in OF_DATA
+        if not generated and frame is not None:
+            generated = look_at_call(frame.f_code, frame.f_lasti).of_constants
+        generated = generated and not census.is_loading
         census.making = on_device
         try:
             output = call()
         finally:
             census.making = False
         if isinstance(output, torch.Tensor):
-            self._place(name, output, on_device)
+            self._place(output, on_device, generated)
         feeds = output.is_cuda if places.knows_devices and isinstance(output, torch.Tensor) else on_device
         from_host = source is None or places.is_on_host(source)
         if feeds and from_host and name in (*FROM_HOST, "new_tensor"):
-            self._tell(FEED, name, output, detail=" non_blocking=False")
+            self._tell(FEED, name, output, detail=" non_blocking=False" + " generated=True" * generated)
         return output
 
-    def _place(self, name: str, made: torch.Tensor, on_device: bool) -> None:
+    def _place(self, made: torch.Tensor, on_device: bool, generated: bool) -> None:
         places = self._census.places
         if made.is_cpu if places.knows_devices else not on_device:
-            places.put_on_host(made, is_generated=name not in OF_DATA)
+            places.put_on_host(made, is_generated=generated)
         elif not places.knows_devices:
             places.put_on_device(made)
 

@@ -18,6 +18,7 @@ from detscope.record.census.operators import (
     INDEX,
     INDEXING,
     LAUNCH,
+    READ,
     SIZE,
     WITHOUT_KERNEL,
     count_driver_calls,
@@ -78,12 +79,15 @@ class OperatorListener(TorchDispatchMode):
                 census.add_find(at, find.kind, find.what, host_ns, find.bytes, find.detail)
         if not on_device:
             return
+        taken = list(tensors_of(args))
         kind, what = self._find_wait(name, args, kwargs, output)
         size = sum(one.numel() * one.element_size() for one in tensors_of(output))
         if asked:
             census.add_find(where, ALLOCATION, name, host_ns, size)
         if kind is not None:
             detail = "generated=True" if kind == INDEX and self._is_generated(args[1]) else ""
+            if kind == READ and taken:
+                detail = f"dtype={str(taken[0].dtype).removeprefix('torch.')}"
             if name == "aten::copy_":
                 detail = f"non_blocking={_is_later(args, kwargs)}"
             census.add_find(where, kind, what, host_ns, size if kind in (FEED, COPY) else 0, detail)
@@ -108,7 +112,7 @@ class OperatorListener(TorchDispatchMode):
             return places.follow_operator(taken, tensors_of(output))
         if not census.making:
             for tensor in tensors_of(output):
-                places.put_on_host(tensor, is_generated=not taken)
+                places.put_on_host(tensor, is_generated=not taken and not census.is_loading)
         return census.making
 
     def _is_generated(self, indices: Any) -> bool:
@@ -126,7 +130,7 @@ class OperatorListener(TorchDispatchMode):
             return (None if came is went else COPY if went else FEED), name
         if name == "aten::copy_":
             into, source = places.is_on_host(args[0]), places.is_on_host(args[1])
-            if into is source or (into and _is_later(args, kwargs)):
+            if into is source or (into and (_is_later(args, kwargs) or places.is_to_be_moved(args[1]))):
                 return None, name
             return (COPY if into else FEED), name
         if is_masked(name, args):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -26,13 +26,18 @@ class _HostTensor(NamedTuple):
     is_generated: bool  # from sizes and numbers of the code alone, as by arange: no data came from anywhere
 
 
+class _BatchTensor(NamedTuple):
+    tensor: weakref.ref[torch.Tensor]
+    is_unused: bool  # no model has it: what is made of it lies beside it, and may have to be moved too
+
+
 class TensorPlaces:
     """Tensors of the host, by identity; all others are the device's."""
 
     def __init__(self, real_device: bool) -> None:
         self._real_device = real_device
         self._host: dict[int, _HostTensor] = {}
-        self._batch: dict[int, weakref.ref[torch.Tensor]] = {}  # that a loader gave
+        self._batch: dict[int, _BatchTensor] = {}  # that a loader gave
         self._lent: dict[
             int, tuple[weakref.ref[torch.Tensor], Loan]
         ] = {}  # that stand for a copy for a while
@@ -44,10 +49,15 @@ class TensorPlaces:
 
     def add_batch(self, tensors: Iterable[torch.Tensor]) -> None:
         """What a loader gave is the device's, but for a copy to it."""
-        self._batch = {key: known for key, known in self._batch.items() if known() is not None}
+        self._batch = {key: known for key, known in self._batch.items() if known.tensor() is not None}
         for tensor in tensors:
-            self._batch[id(tensor)] = weakref.ref(tensor)
+            self._batch[id(tensor)] = _BatchTensor(weakref.ref(tensor), is_unused=True)
             self._host.pop(id(tensor), None)
+
+    def is_to_be_moved(self, tensor: torch.Tensor) -> bool:
+        """Whether a loader gave it, or what it was made of, and it has come to no model yet."""
+        known = self._batch.get(id(tensor))
+        return known is not None and known.is_unused and known.tensor() is tensor
 
     def forget_host(self) -> None:
         """A step has ended: what it left counts as the device's."""
@@ -59,7 +69,7 @@ class TensorPlaces:
         if self._real_device:
             return tensor.is_cpu and not moved.is_cpu
         known = self._batch.get(id(tensor))
-        return self.is_on_host(tensor) or (known is not None and known() is tensor)
+        return self.is_on_host(tensor) or (known is not None and known.tensor() is tensor)
 
     def goes_to_host(self, tensor: torch.Tensor, moved: torch.Tensor) -> bool:
         """Whether moving it was a copy to the host, as the tensors say themselves."""
@@ -111,12 +121,13 @@ class TensorPlaces:
         """It was made there, or copied to it; what a loader gave may still have to be."""
         self._host.pop(id(tensor), None)
         self._lent.pop(id(tensor), None)
-        if not is_batch:
-            self._batch.pop(id(tensor), None)
+        known = self._batch.pop(id(tensor), None)
+        if is_batch and known is not None:
+            self._batch[id(tensor)] = known._replace(is_unused=False)
 
     def follow_operator(self, taken: Iterable[torch.Tensor], given: Iterable[torch.Tensor]) -> bool:
         """What an operator makes lies where its inputs do; whether the device has any part in it."""
-        inputs = list(taken)
+        inputs, given = list(taken), list(given)
         on_host = bool(inputs) and all(map(self.is_on_host, inputs))
         is_generated = on_host and all(map(self.is_generated, inputs))
         for tensor in given if on_host or self._host else ():
@@ -124,6 +135,8 @@ class TensorPlaces:
                 self._write_data(tensor)
             elif on_host:
                 self.put_on_host(tensor, is_generated)
+        if not on_host and inputs and all(self.is_to_be_moved(one) or self.is_on_host(one) for one in inputs):
+            self._batch |= {id(one): _BatchTensor(weakref.ref(one), is_unused=True) for one in given}
         return not on_host
 
     def _write_data(self, tensor: torch.Tensor) -> None:
@@ -145,6 +158,19 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, dict):
         for one in value.values():
             yield from tensors_of(one)
+
+
+def tensors_in_batch(batch: Any) -> Iterable[torch.Tensor]:
+    """Tensors that a loader gave, also in mappings and in objects that can be moved, as a NestedTensor is."""
+    if isinstance(batch, (list, tuple)):
+        for one in batch:
+            yield from tensors_in_batch(one)
+    elif isinstance(batch, Mapping):
+        yield from tensors_in_batch(list(batch.values()))
+    elif hasattr(batch, "to") and not isinstance(batch, torch.Tensor):
+        yield from tensors_of(getattr(batch, "__dict__", {}))
+    else:
+        yield from tensors_of(batch)
 
 
 def find_counters(optimizers: Iterable[Any]) -> Iterable[torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeGuard
 CHECK, LOOP, COMPREHENSION = "check", "loop", "comprehension"
 _LONGEST = 160  # characters of a line that are kept
 _LARGEST = 2_000_000  # of a file that is taken apart
+_ENDS = ("exit", "quit", "abort")  # of the process: as good as raising
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -76,9 +77,10 @@ def _lines_for_checks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Itera
     names = [one for one in nodes if isinstance(one, ast.Name)]
     read = [one for one in names if isinstance(one.ctx, ast.Load)]
     for node in nodes if checks else ():
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        if not isinstance(node, ast.Assign):
             continue
-        uses = [one for one in read if one.id == node.targets[0].id]
+        bound = {one.id for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)}
+        uses = [one for one in read if one.id in bound]
         if uses and checking.issuperset(uses):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
@@ -88,18 +90,25 @@ def _is_check(node: ast.AST) -> bool:
 
 
 def _only_refuses(node: ast.AST) -> bool:
-    """Whether it is an if that does nothing but raise."""
-    return isinstance(node, ast.If) and not node.orelse and all(map(_refuses, node.body))
+    """Whether it is an if that does nothing but raise, whatever it calls (prints) before."""
+    if not isinstance(node, ast.If) or node.orelse or not _refuses(node.body[-1]):
+        return False
+    return all(_refuses(one) or isinstance(one, ast.Expr) for one in node.body)
 
 
 def _refuses(statement: ast.AST) -> bool:
-    return isinstance(statement, (ast.Raise, ast.Assert)) or _asserts(statement)
+    ends = _name_called(statement).lstrip("_") in _ENDS
+    return isinstance(statement, (ast.Raise, ast.Assert)) or ends or _asserts(statement)
 
 
 def _asserts(statement: ast.AST) -> TypeGuard[ast.Expr]:
     """Whether it is a call alone of a function such as `torch._assert` or `torch._check_tensor_all`."""
+    return _name_called(statement).lstrip("_").startswith(("assert", "check"))
+
+
+def _name_called(statement: ast.AST) -> str:
+    """What a statement calls that is a call alone."""
     if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
-        return False
+        return ""
     called = statement.value.func
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name.lstrip("_").startswith(("assert", "check"))
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

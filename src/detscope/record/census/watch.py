@@ -24,7 +24,7 @@ from detscope.record.census.launches import OperatorListener
 from detscope.record.census.modes import push_modes, remove_modes
 from detscope.record.census.operators import LAUNCH
 from detscope.record.census.pattern import CensusPattern, Listener
-from detscope.record.census.places import TensorPlaces, tensors_of
+from detscope.record.census.places import TensorPlaces, tensors_in_batch, tensors_of
 from detscope.record.census.sites import Site, SiteFinder
 from detscope.record.census.source import read_line
 from detscope.record.census.statements import read_statement
@@ -86,6 +86,11 @@ class Census:
         """Whether a step is being counted."""
         return self._modes is not None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a batch is being fetched: what is made then is data."""
+        return self._phase() == "data"
+
     def hears(self, mode: object) -> bool:
         """Whether a mode is one of the step under way; in a worker that was forked from it none is."""
         return (
@@ -145,7 +150,7 @@ class Census:
 
     def add_batch(self, batch: Any) -> None:
         """Tensors that a loader gave: they count as the device's, and moving them there is a copy."""
-        self.places.add_batch(tensors_of(batch))
+        self.places.add_batch(tensors_in_batch(batch))
 
     def add_arguments(self, given: Any) -> None:
         """A model was given these: they lie where it does, wherever they were made."""

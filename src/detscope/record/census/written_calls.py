@@ -55,10 +55,13 @@ def _read_calls(file: str, _modified: int, size: int, names: tuple[str, ...]) ->
 
 def _calls_in(tree: ast.Module, file: str, names: Collection[str]) -> Iterator[dict[str, Any]]:
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    imports = [one for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names]
+    renamed = {one.asname: one.name for one in imports if one.asname is not None}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+        written = str(getattr(node.func, "id", ""))
+        called = getattr(node.func, "attr", None) or renamed.get(written, written)
         if called not in names:
             continue
         around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]

@@ -11,7 +11,7 @@ from detscope.record.census.pattern import CensusPattern, HeardOperator, Listene
 
 KIND = "average"
 _OPERATORS = frozenset(
-    f"aten::{name}" for name in ("mul_", "add_", "sub_", "lerp_", "copy_", "lerp", "mul", "add")
+    f"aten::{name}" for name in ("mul_", "add_", "sub_", "lerp_", "copy_", "lerp", "mul", "add", "sub")
 )
 _NOT_IN = ("forward", "backward", "optimizer", "data", "transfer")
 

@@ -13,10 +13,10 @@ def listen() -> Listener:
 
 
 def hear(heard: HeardOperator) -> PatternFind | None:
-    """The operator that cdist becomes, for p = 1."""
-    if heard.name != "aten::_cdist_forward" or not heard.on_device:
+    """The operator that cdist becomes, or itself in inference_mode, for p = 1."""
+    if heard.name not in ("aten::_cdist_forward", "aten::cdist") or not heard.on_device:
         return None
-    one, other, p = heard.args[:3]
+    one, other, p = (*heard.args, heard.kwargs.get("p", 2.0))[:3]
     columns = one.shape[-1]
     if p != 1 or columns > MOST_COLUMNS:
         return None

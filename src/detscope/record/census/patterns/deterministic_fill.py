@@ -12,7 +12,8 @@ from detscope.record.census.places import tensors_of
 from detscope.record.census.written_calls import find_calls
 
 KIND = "fill"
-_SWITCH = "use_deterministic_algorithms"
+_SWITCHES = ("use_deterministic_algorithms", "set_deterministic_debug_mode")
+_OFF = ("False", "0", "'default'")
 # operators that take memory by `empty`, themselves or inside; torch fills it below the dispatcher
 _TAKE_MEMORY = frozenset(
     f"aten::{name}"
@@ -49,7 +50,7 @@ def tell_facts() -> dict[str, Any]:
     """That it is on in the step, and where the sources call for it."""
     if not is_filling():
         return {}
-    calls = [call for call in find_calls([_SWITCH]) if call["with"] != "False"]
+    calls = [call for call in find_calls(_SWITCHES) if call["with"] not in _OFF]
     return {"on": True, "calls": calls[:20]}
 
 

@@ -1,130 +1,105 @@
-"""A cost [images, queries, boxes of all images] of which the i-th image's own boxes alone are taken.
+"""A cost of all queries with the boxes of all images, of which each image's own block alone is taken.
 
-Two forms are followed, on the device and on the host: pieces of a split along the last dimension, of the
-i-th of which image i is taken; and image i of the whole, of which columns are taken where those of image
-i-1 ended.
-Tensors are known by their memory and shape, as each view of them may come as another object.
+It is a matrix [images * queries, boxes of all images], also where it has three dimensions. Whatever view is
+taken of it, by splitting, slicing or selecting in any order, shows by its offset and strides which rows and
+columns it has: blocks that go down as stairs do, each from the column where the one before ended, to the
+last column, are those of images; an image without boxes has none. Copies, such as one to the host, are
+matrices of their own.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
+from detscope.record.census.places import tensors_of
 from detscope.record.census.sites import Site
 
-_Place = tuple[int, int, tuple[int, ...]]
 _COPIES = ("aten::_to_copy", "aten::clone", "aten::copy_")
+_Corner = tuple[int, int]  # row and column
 
 
-class _Cost:
-    """A tensor of three dimensions, and what was taken of it."""
+class _Cost(NamedTuple):
+    """A matrix, where it was computed, and the smallest block that was taken from each corner on."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape, self.itemsize = tuple(tensor.shape), tensor.element_size()
-        self.memory = tensor.untyped_storage().data_ptr()
-        self.columns: dict[int, tuple[int, int]] = {}  # taken of each image
-        self.told = False
+    rows: int
+    columns: int
+    site: Site
+    blocks: dict[_Corner, _Corner]
 
-    def take(self, image: int, begin: int, end: int) -> bool:
-        """Whether with these columns every image has its own, and all columns are taken."""
-        self.columns[image] = (begin, end)
-        if self.told or len(self.columns) < self.shape[0]:
-            return False
-        edges = [self.columns.get(one, (-1, -1)) for one in range(self.shape[0])]
-        begins, ends = [begin for begin, _ in edges], [end for _, end in edges]
-        self.told = begins == [0, *ends[:-1]] and ends[-1] == self.shape[2]
-        return self.told
+    def take(self, view: torch.Tensor) -> int:
+        """How many images there are, if with this view each has its block; else 0."""
+        block = self._find_block(view)
+        if block is None:
+            return 0
+        begin, end = block
+        if end != (self.rows, self.columns) or begin != (0, 0):
+            self.blocks[begin] = min(end, self.blocks.get(begin, end))
+        last, count, high = (0, 0), 0, 0
+        while last[1] < self.columns:
+            next_one = min((one for one in self.blocks if one[1] == last[1] and one >= last), default=None)
+            if next_one is None:
+                return 0
+            last, count = self.blocks[next_one], count + 1
+            high = max(high, last[0] - next_one[0])
+        return self.rows // high if count > 1 and high > 1 else 0
 
-
-class _Costs:
-    def __init__(self) -> None:
-        self._pieces: dict[_Place, tuple[_Cost, dict[int, tuple[int, int]]]] = {}  # images: their columns
-        self._images: dict[_Place, tuple[_Cost, int]] = {}
-        self._wholes: dict[int, dict[_Place, _Cost]] = {}  # by their memory
-        self._made: dict[int, Site] = {}  # where memory was computed
-
-    def hear(self, heard: HeardOperator) -> PatternFind | None:
-        """Follow the operators that make, cut and take."""
-        if not heard.is_view:
-            self._note_making(heard)
-            return None
-        tensor = heard.args[0]
-        if heard.name in ("aten::split_with_sizes", "aten::split"):
-            self._note_pieces(tensor, heard.output, heard.args)
-        elif heard.name == "aten::select":
-            return self._take_image(tensor, heard)
-        elif heard.name == "aten::slice":
-            return self._take_columns(tensor, heard)
-        return None
-
-    def _note_making(self, heard: HeardOperator) -> None:
-        made = heard.output
-        if type(made) is torch.Tensor and made.dim() in (2, 3):
-            site, memory = heard.site, made.untyped_storage().data_ptr()
-            if heard.name in _COPIES:
-                site = self._made.get(heard.args[0].untyped_storage().data_ptr(), site)
-            self._made[memory] = site
-            self._wholes.pop(memory, None)  # of what lay there before
-
-    def _note_pieces(self, tensor: torch.Tensor, pieces: Any, args: tuple[Any, ...]) -> None:
-        dim = args[2] if len(args) > 2 else 0
-        if tensor.dim() != 3 or dim % 3 != 2 or len(pieces) != tensor.shape[0] or not _is_many(tensor):
-            return
-        cost, begin = _Cost(tensor), 0
-        places: dict[_Place, dict[int, tuple[int, int]]] = {}
-        for image, piece in enumerate(pieces):
-            end = begin + piece.shape[2]
-            places.setdefault(_place_of(piece), {})[image] = (begin, end)
-            begin = end
-        self._pieces |= {place: (cost, images) for place, images in places.items()}
-
-    def _take_image(self, tensor: torch.Tensor, heard: HeardOperator) -> PatternFind | None:
-        if tensor.dim() != 3 or heard.args[1] != 0:
-            return None
-        image = heard.args[2] % tensor.shape[0]
-        place = _place_of(tensor)
-        if place in self._pieces:
-            cost, images = self._pieces[place]
-            begin, end = images.get(image, (-1, -1))
-            return self._tell(cost, heard) if cost.take(image, begin, end) else None
-        if _is_many(tensor):
-            whole = self._wholes.setdefault(place[0], {}).setdefault(place, _Cost(tensor))
-            self._images[_place_of(heard.output)] = (whole, image)
-        return None
-
-    def _take_columns(self, tensor: torch.Tensor, heard: HeardOperator) -> PatternFind | None:
-        known = self._images.get(_place_of(tensor)) if tensor.dim() == 2 else None
-        dim, begin, end = (*heard.args[1:4], None, None, None)[:3]
-        if known is None or dim not in (1, -1):
-            return None
-        cost, image = known
-        begin, end = max(begin or 0, 0), min(math.inf if end is None else end, tensor.shape[1])
-        return self._tell(cost, heard) if cost.take(image, begin, int(end)) else None
-
-    def _tell(self, cost: _Cost, heard: HeardOperator) -> PatternFind:
-        images, rows, columns = cost.shape
-        made = self._made.get(cost.memory, heard.site).line
-        wasted = (images - 1) * rows * columns * cost.itemsize
-        detail = f"images={images} shape={images}x{rows}x{columns} made={made.file}:{made.line}"
-        return PatternFind("diagonal", "blocks of a cost", detail.replace("\n", ""), wasted)
-
-
-def _place_of(tensor: torch.Tensor) -> _Place:
-    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tuple(tensor.shape)
-
-
-def _is_many(tensor: torch.Tensor) -> bool:
-    """Whether there are several images, and boxes."""
-    return tensor.shape[0] > 1 and tensor.shape[2] > 0
+    def _find_block(self, view: torch.Tensor) -> tuple[_Corner, _Corner] | None:
+        row, column = divmod(int(view.storage_offset()), self.columns)
+        high, wide = 1, 1
+        for size, stride in zip(view.shape, view.stride(), strict=True):
+            if size > 1 and stride % self.columns == 0:
+                high += (size - 1) * (stride // self.columns)
+            elif size > 1:
+                wide += (size - 1) * stride
+        is_block = high * wide == view.numel() and column + wide <= self.columns
+        return ((row, column), (row + high, column + wide)) if is_block else None
 
 
 def listen() -> Listener:
-    """What is taken of a cost is known within a step."""
-    return _Costs().hear
+    """Costs by their memory: what is taken of them is known within a step."""
+    costs: dict[int, _Cost] = {}
+
+    def hear(heard: HeardOperator) -> PatternFind | None:
+        if heard.is_view:
+            cost = costs.get(_memory_of(heard.args[0]))
+            counts = [cost.take(view) for view in tensors_of(heard.output)] if cost is not None else []
+            images = max(counts, default=0)
+            if cost is None or not images:
+                return None
+            del costs[_memory_of(heard.args[0])]  # it is told once
+            return _describe(cost, images, heard.args[0].element_size())
+        made = heard.output
+        if type(made) is torch.Tensor and made.dim() in (2, 3) and made.is_floating_point():
+            site = heard.site
+            if heard.name in _COPIES:
+                known = costs.get(_memory_of(heard.args[0]))
+                site = site if known is None else known.site
+            costs.pop(_memory_of(made), None)  # what lay there before
+            columns = made.shape[-1]
+            if columns > 1 and made.is_contiguous() and made.storage_offset() == 0 and _is_computed(heard):
+                costs[_memory_of(made)] = _Cost(made.numel() // columns, columns, site, {})
+        return None
+
+    return hear
+
+
+def _is_computed(heard: HeardOperator) -> bool:
+    """What a factory made is there to be written to."""
+    return any(True for _ in tensors_of(heard.args)) and not heard.name.startswith("aten::new_")
+
+
+def _memory_of(tensor: object) -> int:
+    return tensor.untyped_storage().data_ptr() if type(tensor) is torch.Tensor else 0
+
+
+def _describe(cost: _Cost, images: int, itemsize: int) -> PatternFind:
+    made, size = cost.site.line, cost.rows * cost.columns * itemsize
+    shape = f"{images}x{cost.rows // images}x{cost.columns}"
+    detail = f"images={images} shape={shape} made={made.file}:{made.line}".replace("\n", "")
+    return PatternFind("diagonal", "blocks of a cost", detail, size * (images - 1) // images)
 
 
 PART = CensusPattern("diagonal", listen)

@@ -14,7 +14,9 @@ from detscope.record.census.sites import Site
 
 KIND = "padding"
 _FACTORIES = {"aten::zeros": 0.0, "aten::new_zeros": 0.0, "aten::ones": 1.0, "aten::new_ones": 1.0}
-_FILLED = ("aten::full", "aten::new_full")
+_FACTORIES |= {"aten::zero_": 0.0}  # of what was empty
+_FILLED = ("aten::full", "aten::new_full", "aten::fill_")
+_JOINED = ("aten::stack", "aten::cat", "aten::pad_sequence")  # of images that were filled up before
 _COLUMNS = range(4, 9)  # of a box: corners, a class, an image, a score
 _MOST_ROWS = 2000  # more are anchors
 _MOST_WATCHED = 64
@@ -24,7 +26,7 @@ class _Candidate(NamedTuple):
     """A tensor that may become boxes."""
 
     tensor: weakref.ref[torch.Tensor]
-    fill: float
+    fill: float | None  # None: what its rows end with
     site: Site
     storage: int
 
@@ -34,19 +36,18 @@ def listen() -> Listener:
     watched: list[_Candidate] = []
 
     def hear(operator: HeardOperator) -> PatternFind | None:
-        fill = _fill_of(operator)
-        if fill is not None:
-            made = operator.output
+        fill, made = _fill_of(operator), operator.output
+        if fill is not None or (operator.name in _JOINED and _may_hold_boxes(made)):
             if len(watched) < _MOST_WATCHED and _may_hold_boxes(made):
                 watched.append(_Candidate(weakref.ref(made), fill, operator.site, _storage_of(made)))
             return None
         if not watched or operator.is_view or operator.name.endswith("_"):
             return None
         storages = {_storage_of(one) for one in tensors_of(operator.args)}
-        read = next((one for one in watched if one.storage in storages), None)
-        if read is None:
+        place = next((at for at, one in enumerate(watched) if one.storage in storages), None)
+        if place is None:
             return None
-        watched.remove(read)
+        read = watched.pop(place)  # by its place: references are equal where their tensors are
         tensor = read.tensor()
         return None if tensor is None else _describe(tensor, read)
 
@@ -69,11 +70,21 @@ def _storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if type(tensor) is torch.Tensor else 0
 
 
+def _find_fill(boxes: torch.Tensor) -> torch.Tensor | None:
+    """The row that an image ends with twice: no two boxes are the same."""
+    twice = (boxes[:, -1] == boxes[:, -2]).all(-1)
+    return boxes[int(twice.int().argmax()), -1] if twice.any() else None
+
+
 def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
     detail = f"shape={'x'.join(map(str, tensor.shape))}"
     if tensor.is_cpu:  # on a device it would be a wait of ours
         with _disable_current_modes():
-            is_box = (tensor.detach() != made.fill).any(-1)
+            boxes = tensor.detach()
+            fill = made.fill if made.fill is not None else _find_fill(boxes)
+            if fill is None:
+                return None
+            is_box = (boxes != fill).any(-1)
             counts = is_box.sum(1)
             filled, largest = int(counts.sum()), int(counts.max())
             first = torch.arange(is_box.shape[1]) < counts[:, None]

@@ -6,13 +6,14 @@ It was made by an operator of this step, and no other operator has read it by th
 from __future__ import annotations
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
 from detscope.record.census.places import tensors_of
 from detscope.record.census.sites import Site
 
 KIND = "pairs"
-_TAKES = ("aten::diagonal_copy", "aten::diagonal", "aten::diag")
+_TAKES = ("aten::diagonal_copy", "aten::diagonal", "aten::diag", "aten::trace")
 
 
 def listen() -> Listener:
@@ -22,9 +23,9 @@ def listen() -> Listener:
     def hear(heard: HeardOperator) -> PatternFind | None:
         if heard.phase == "backward":
             return None
-        if heard.name in _TAKES:
+        if heard.name in _TAKES or _indexes_diagonal(heard):
             made = squares.pop(_memory_of(heard.args[0]), None)
-            return None if made is None or any(heard.args[1:2]) else _describe(heard.args[0], made)
+            return None if made is None or _is_beside(heard) else _describe(heard.args[0], made)
         if not heard.is_view:
             for tensor in tensors_of((heard.args, heard.kwargs)):
                 squares.pop(_memory_of(tensor), None)
@@ -33,6 +34,22 @@ def listen() -> Listener:
         return None
 
     return hear
+
+
+def _is_beside(heard: HeardOperator) -> bool:
+    """Whether it is a diagonal beside the main one."""
+    return heard.name in _TAKES and any(heard.args[1:2])
+
+
+def _indexes_diagonal(heard: HeardOperator) -> bool:
+    """Whether it is `matrix[i, i]` with all of its rows."""
+    if heard.name != "aten::index" or not _is_square(heard.args[0]) or len(heard.args[1]) != 2:
+        return False
+    one, other = heard.args[1]
+    if one is None or other is None or one.dtype != torch.int64 or not (one.is_cpu and other.is_cpu):
+        return False  # on a device looking at them would be a wait of ours
+    with _disable_current_modes():
+        return torch.equal(one, torch.arange(len(heard.args[0]))) and torch.equal(one, other)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

@@ -10,15 +10,22 @@ from torch import nn
 
 from detscope.record.census.callers import find_model_call, is_called_by
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
+from detscope.record.census.sites import Site
 
 KIND = "layer"
 WITH, WITHOUT, BESIDE = "with gradients", "without gradients", "between those without gradients"
 _WEIGHT_AT = {"aten::convolution": 1, "aten::linear": 1, "aten::t": 0}  # a product transposes its weight
+_WEIGHT_AT |= {f"aten::conv{dims}d": 1 for dims in (1, 2, 3)}  # as inference_mode leaves them
 _trained: dict[int, weakref.ref[torch.Tensor]] = {}  # weights that were used with gradients, in any step
 
 
 def listen() -> Listener:
-    """By the line that calls the network; functions with a gradient of their own run without gradients."""
+    """By the line that calls the network; functions with a gradient of their own run without gradients.
+
+    A layer counts once: a step may go through the network several times, and levels may share a layer.
+    """
+    trained: set[int] = set()
+    called: set[tuple[int, Site]] = set()
 
     def hear(operator: HeardOperator) -> PatternFind | None:
         if operator.phase == "backward" or not operator.on_device:
@@ -28,8 +35,9 @@ def listen() -> Listener:
         if not isinstance(weight, nn.Parameter) or not weight.requires_grad:
             weight = None
         if operator.with_grad:
-            if weight is None:
+            if weight is None or id(weight) in trained:
                 return None
+            trained.add(id(weight))
             _trained[id(weight)] = weakref.ref(weight)
             return PatternFind(KIND, WITH)
         if operator.is_view and weight is None:
@@ -39,7 +47,9 @@ def listen() -> Listener:
             return None
         known = _trained.get(id(weight))
         is_trained = weight is not None and known is not None and known() is weight
-        return PatternFind(KIND, WITHOUT if is_trained else BESIDE, site=site)
+        is_first = (id(weight), site) not in called
+        called.add((id(weight), site))
+        return PatternFind(KIND, WITHOUT if is_trained and is_first else BESIDE, site=site)
 
     return hear
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.findings.case import LineCase
+from detscope.analyze.findings.census import CensusPlace
 from detscope.analyze.findings.finding import Finding
 
 LEAST_SHARE = 0.05
@@ -57,16 +58,18 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         for row in found:
             counts[row.what.removeprefix("aten::")] += row.count
         added = max(counts.get("add_", 0.0), counts.get("sub_", 0.0))
-        in_place = max(counts.get("lerp_", 0.0), min(counts.get("mul_", 0.0), added))
+        weighed = max(counts.get("mul_", 0.0), counts.get("sub", 0.0))  # or e -= (1 - decay) * (e - p)
+        in_place = max(counts.get("lerp_", 0.0), min(weighed, added))
         # a function that gives back the new value has it copied by who called it
         given = max(counts.get("lerp", 0.0), min(counts.get("mul", 0.0), counts.get("add", 0.0)))
-        tensors = max(in_place, min(given, copies))
+        tensors = max(in_place, given if _are_weights(found, case) else min(given, copies))
         if tensors < LEAST_TENSORS:
             continue
         launches = sum(counts.values())
+        updates = [row for row in found if row.what != "aten::sub"]  # which may be a line before
         yield case.make_finding(
             PART.name,
-            found,
+            updates,
             f"{found[0].where.function} updates {tensors:.0f} tensors one by one in every step, as an"
             f" average of weights does: {launches:.0f} launches.",
             "All at once: torch._foreach_lerp_(averages, weights, 1 - decay) over lists that are made once,"
@@ -75,6 +78,13 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             text=", ".join(f"{count:.0f} {name}" for name, count in counts.items()),
             launches=launches,
         )
+
+
+def _are_weights(rows: Sequence[CensusPlace], case: LineCase) -> bool:
+    """Whether what is made has about as many numbers as the model: then it is kept, copied or not."""
+    model = case.summary.model
+    made = sum(row.bytes for row in rows if row.what in ("aten::add", "aten::lerp"))
+    return model is not None and bool(model.parameters) and 0.5 < made / (4 * (model.parameters or 1)) < 2
 
 
 PART = AdviceRule("average_of_weights", 98, time=advise, lines=find_lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from detscope.analyze.advice.case import AdviceRule
+from detscope.analyze.advice.rules.detectors.average_of_weights import find_lines as find_averages
 from detscope.analyze.advice.rules.lines.waits._reads import is_written, name_place, total
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusPlace
@@ -16,7 +17,10 @@ LEAST_IN_CALL = 50  # operators of such lines within one call of the function
 LEAST_IN_LOOP = 10  # the same, where a loop is written around them
 SMALL_BYTES = 256 * 1024  # that an operator makes: more of it keeps a device busy
 # a loop over layers is a network: its operators are not tiny, and cannot be one
-_LAYERS = ("conv", "mm", "norm", "attention", "linear", "pool", "upsample", "interpolate", "lstm", "gru")
+_LAYERS = (
+    "conv", "mm", "batch_norm", "layer_norm", "group_norm", "rms_norm", "attention", "linear", "pool",
+    "upsample", "interpolate", "lstm", "gru",
+)  # fmt: skip
 
 
 def find(case: LineCase) -> Iterable[Finding]:
@@ -24,11 +28,13 @@ def find(case: LineCase) -> Iterable[Finding]:
     launches = case.places("launch", accept=lambda row: is_written(row) and not _is_torchs_optimizer(row))
     layers = {row.where for row in launches if any(word in row.what for word in _LAYERS)}
     looped = [row for row in launches if row.where not in layers and _is_repeated(row)]
-    averages = {(row.where.file, row.where.function) for row in case.places("average")}
+    averages = {(one.file, one.function) for found in find_averages(case) for one in found.where}
     for rows in case.by_function(looped):
         in_call, launched, place = sum(row.in_call for row in rows), total(rows), rows[0].where
         least = LEAST_IN_LOOP if any(row.around == "loop" for row in rows) else LEAST_IN_CALL
         if in_call < least or (place.file, place.function) in averages:  # a rule of their own speaks
+            continue
+        if averages and all(row.what == "aten::copy_" for row in rows):  # what a function for one gave back
             continue
         turns, lines = max(row.in_call for row in rows), sorted({row.where.line for row in rows})
         yield case.make_finding(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from detscope.analyze.advice.case import Advice, AdviceRule, Case
 from detscope.analyze.advice.rules.lines._optimizer import (
-    FUSED_LAUNCHES,
     count_device_launches,
     find_step_lines,
     tell_ways,
@@ -14,6 +16,9 @@ from detscope.analyze.advice.rules.lines._optimizer import (
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.diffs import Code, is_given
 from detscope.analyze.findings.finding import Finding
+
+if TYPE_CHECKING:
+    from detscope.analyze.summary import OptimizerFacts
 
 LEAST_SHARE = 0.05
 SPEEDUP = 2.0
@@ -48,12 +53,14 @@ def advise(case: Case) -> Advice | None:
 
 def find_lines(case: LineCase) -> Iterable[Finding]:
     """Where an optimizer steps that could do it in one kernel."""
-    rows = [row for row in case.summary.optimizers if row.name in _FUSED and row.way in _WAYS and row.groups]
+    rows = [row for row in case.summary.optimizers if row.way in _WAYS and row.groups and _could_do_more(row)]
     found = find_step_lines(case)
     row = max(rows, key=lambda one: one.tensors or 0, default=None)
     if row is None or not found:
         return
-    now, then = count_device_launches(row, row.groups or 1), FUSED_LAUNCHES * (row.groups or 1)
+    is_fused = row.name in _FUSED
+    better = msgspec.structs.replace(row, way="fused" if is_fused else "foreach")
+    now, then = (count_device_launches(one, row.groups or 1) for one in (row, better))
     if now - then < LEAST_LAUNCHES:
         return
     counted = sum(place.count for place in found)
@@ -62,14 +69,19 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
         PART.name,
         found,
         f"{row.name} updates {row.tensors} tensors {_WAYS[row.way or '']}: {counted:.0f} launches per step"
-        f" here; {tell_ways(row)} about {now:.0f}, fused about {then:.0f}.",
-        "fused=True where the optimizer is made" + (", in the place of foreach=False." if asked else "."),
+        f" here; {tell_ways(row)} about {now:.0f}, {better.way} about {then:.0f}.",
+        f"{better.way}=True where the optimizer is made{', in the place of foreach=False' * bool(asked)}.",
         confidence="certain" if asked else "possible",
-        text="the cost is that of the whole update, of which a fused one saves a part",
+        text=f"the cost is that of the whole update, of which a {better.way} one saves a part",
         waits=0,
         launches=now - then,
-        diff=case.write_constructor_diff([row.name or ""], _rewrite) if len(rows) == 1 else None,
+        diff=case.write_constructor_diff([row.name or ""], _rewrite) if len(rows) == 1 and is_fused else None,
     )
+
+
+def _could_do_more(row: OptimizerFacts) -> bool:
+    """Whether torch has it in one kernel, or the script asks for a loop where torch has foreach."""
+    return row.name in _FUSED or (row.way == "loop" and bool(row.way_given))
 
 
 def _rewrite(code: Code) -> list[str] | None:

@@ -12,6 +12,8 @@ from detscope.analyze.findings.census import CensusPlace
 SEVERAL = 3  # values of one function from which on reading them one by one is spoken of
 _VALUES = re.compile(r"\.item\(|\b(float|int|print)\(|\.format\(|\bf['\"]|['\"].*%[\d.]*[gdfes]")
 _CONDITION = re.compile(r"(if|elif|while)\b")
+# operators and methods that bring one value over
+_NUMBERS = ("aten::_local_scalar_dense", "aten::item", "format", "repr")
 _MATCHER = re.compile(r"match|hungarian|assign", re.IGNORECASE)
 
 
@@ -28,6 +30,7 @@ class SortedReads:
 def sort_reads(case: LineCase) -> SortedReads:
     """All reads and copies but those of backward, whose lines are autograd's own."""
     found = SortedReads()
+    busy = {(row.where.file, row.where.function) for row in case.places("launch")}
     for rows in case.by_function(case.places("read", "copy", accept=is_written)):
         left: list[CensusPlace] = []
         for row in rows:
@@ -36,12 +39,21 @@ def sort_reads(case: LineCase) -> SortedReads:
         if total(copies) >= 2:
             found.matchers += copies
             left = [row for row in left if row not in copies]
-        values = [row for row in left if _VALUES.search(row.code) and not _CONDITION.match(row.code)]
-        if total(values) >= SEVERAL and _are_several(values):
+        values = [row for row in left if _is_number(row) and not _CONDITION.match(row.code)]
+        # a function that launches nothing waits again for nothing new, one number per call or not
+        idle = (rows[0].where.file, rows[0].where.function) not in busy
+        if total(values) >= SEVERAL and (idle or _are_several(values)):
             found.values += values
             left = [row for row in left if row not in values]
         found.others += left
     return found
+
+
+def _is_number(row: CensusPlace) -> bool:
+    """Whether a number is read, by what came over or by how the line looks; a bool is for a decision."""
+    dtype = row.facts.get("dtype", "bool")
+    one = row.facts.get("shape") == "1" if row.kind == "copy" else row.what in _NUMBERS
+    return (one and dtype != "bool") or bool(_VALUES.search(row.code))
 
 
 def _are_several(rows: Sequence[CensusPlace]) -> bool:

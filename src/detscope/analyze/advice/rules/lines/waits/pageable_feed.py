@@ -24,7 +24,8 @@ _CONSTANTS = (
     " torch.arange(..., device=device) and its like fill on the device"
 )
 _GENERATED = (
-    "make it where it is used (device=x.device, also for torch.arange and torch.zeros), or once and keep it"
+    "make it where it is used (device=x.device, also for torch.arange and torch.zeros), or, of numbers in the"
+    " code, once and keep it (register_buffer)"
 )
 _TENSORS = (
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True); small tensors in one, moved once (boxes"
@@ -46,7 +47,7 @@ def find(case: LineCase) -> Iterable[Finding]:
             f"{total(kind):g} {words}"
             for kind, words in (
                 (indices, "by indexing with a tensor of the host"),
-                (generated, "of what the host computes from sizes alone"),
+                (generated, "of what the host computes from sizes and constants alone"),
                 (constants, "of numbers of the host"),
                 (moved, "of tensors one by one"),
             )
