@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
+from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded, UsageError
 from detscope.extras import missing_extra
 
 _OURS = str(Path(__file__).parent) + os.sep
@@ -118,6 +118,8 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
     missing = missing_extra(error)
     if missing is not None:
         return missing
+    if isinstance(error, ValueError) and "embedded null " in error_text(error):  # byte, or character
+        return UsageError("a name holds a NUL character, which no file has", "look at paths and settings")
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(

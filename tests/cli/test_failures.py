@@ -91,6 +91,11 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
     def read_too_long() -> None:
         Path("x" * 5000).stat()
 
+    def read_nul() -> None:
+        Path("a\0b").read_text()
+
+    assert run_guarded(raising_inside_of_us_from(read_nul), ["show"]) == 2
+    assert "NUL character" in capsys.readouterr().err
     for command in (read_folder, read_too_long, raising(MemoryError())):
         # whatever line of theirs or ours asked for it
         code = run_guarded(raising_inside_of_us_from(command), ["show"])

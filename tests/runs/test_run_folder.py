@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,17 @@ def test_an_unclosed_run_says_partial_and_opens_with_what_was_flushed(tmp_path):
     run = load_run(writer.folder)
     assert run.status == "partial"
     assert run.table("losses").height == 2
+
+
+def test_what_is_written_to_a_device_goes_through_it_and_leaves_it_one(tmp_path):
+    reading, writing = os.pipe()
+    write_text(Path(f"/dev/fd/{writing}"), "all of it")
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        assert file.read() == "all of it"
+    if Path("/dev/full").is_char_device() and os.geteuid():  # root could replace it
+        with pytest.raises(MachineError, match="no space left while writing /dev/full"):
+            write_text(Path("/dev/full"), "x")
 
 
 def test_a_file_is_never_seen_half_written(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -38,7 +38,18 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
 
 def read_part(path: Path) -> pl.DataFrame:
     """Read a part back."""
-    return pl.read_ipc_stream(path)
+    with path.open("rb") as file:
+        return pl.read_ipc_stream(file)
+
+
+def read_table(path: Path, columns: Iterable[str] | None = None) -> pl.DataFrame:
+    """Read a table back, or those of the columns that it has; polars takes a path for a pattern and UTF-8."""
+    with path.open("rb") as file:
+        known = pl.read_parquet_schema(file)
+        file.seek(0)
+        return pl.read_parquet(
+            file, columns=None if columns is None else [name for name in columns if name in known]
+        )
 
 
 def write_part(path: Path, frame: pl.DataFrame) -> None:
