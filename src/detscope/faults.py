@@ -112,6 +112,8 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
             f"out of memory: {one_line(error_text(error))}",
             "use a smaller batch or smaller images, or free memory",
         )
+    if isinstance(error, RuntimeError) and error_text(error) == "can't start new thread":
+        return MachineError("no further thread can be started", "use fewer --threads or workers; see ulimit -u")
     frame = find_user_frame(error)
     if frame is not None:
         return OwnCodeError(f"{frame}: {describe_error(error)}", "correct the code there")

@@ -116,7 +116,7 @@ def require_within(name: str, amount: int, what: str, error: type[DetscopeError]
 
 
 def read_within_limit(
-    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = ""
+    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = "look at the path"
 ) -> bytes:
     """The content of a file that is not beyond its limit."""
     try:

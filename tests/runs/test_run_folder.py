@@ -227,3 +227,13 @@ def test_ranks_that_began_at_different_times_write_at_the_same_moments(tmp_path,
             writer.flush_parts()
     for now[0] in (44.9, 45.1):  # a run that has something on disk writes less often
         assert [writer.is_flush_due for writer in writers] == [now[0] > 45] * 2
+
+
+def test_names_that_are_no_utf8_stand_in_a_run_that_opens_again(tmp_path):
+    name = os.fsdecode(b"\xff\xfe.jpg")
+    writer = RunWriter(tmp_path, "infer", "net", {"notes": [name], "more": {name: 1}})
+    writer.append_rows("losses", [(0, name, 1.0), (1, "loss", 1.0)])
+    writer.close_run("ok")
+    run = load_run(writer.folder)
+    assert run.table("losses")["name"].to_list() == [r"\udcff\udcfe.jpg", "loss"]
+    assert run.info["notes"] == [r"\udcff\udcfe.jpg"]

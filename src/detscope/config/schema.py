@@ -38,7 +38,7 @@ class TrainingSettings(SettingsSection):
         default=None, description="None: pinned where the device reads pinned memory"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the loop; None: torch decides"
+        default=None, ge=1, le=4096, description="CPU threads of the loop; None: torch decides"
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of weights, data and order")
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -167,7 +167,9 @@ class InferenceSettings(SettingsSection):
     warmup_steps: int = Field(default=3, ge=0, description="passes before measuring begins, kept apart")
     device: DeviceName = "auto"
     precision: Precision = "fp32"
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; None: torch decides")
+    threads: int | None = Field(
+        default=None, ge=1, le=4096, description="CPU threads; None: torch decides"
+    )
     score: float = Field(default=0.7, ge=0, le=1, description="detections below it are not drawn")
     stages: list[str] = Field(default=[], description='stages of one\'s own: "NAME=module.path"')
     tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")

@@ -17,7 +17,7 @@ from detscope.errors import DetscopeError
 from detscope.runs.atomic import give_name, write_aside, write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
-from detscope.runs.standard_json import as_standard_json
+from detscope.runs.standard_json import as_plain_text, as_standard_json
 
 FLUSH_EVERY_S = 3.0  # at first, so that a short run that is killed has something to show;
 FLUSH_LATER_S = 9.0  # then less often: tables are made between two steps, 20 ms each time
@@ -170,7 +170,11 @@ class RunWriter:
         columns, schema = self._columns[table], polars_schema(table)
         pieces = [frame.select(list(schema)) for frame in self._frames[table]]
         if columns[0]:
-            pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+            try:
+                pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+            except UnicodeEncodeError:
+                plain = [[as_plain_text(v) if isinstance(v, str) else v for v in one] for one in columns]
+                pieces.append(pl.DataFrame(dict(zip(schema, plain, strict=True)), schema=schema))
         self._columns[table], self._frames[table] = [[] for _ in schema], []
         column = self._sorted_by.pop(table, None)
         if not pieces:
