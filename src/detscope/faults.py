@@ -113,7 +113,13 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
             "use a smaller batch or smaller images, or free memory",
         )
     if isinstance(error, RuntimeError) and error_text(error) == "can't start new thread":
-        return MachineError("no further thread can be started", "use fewer --threads or workers; see ulimit -u")
+        return MachineError(
+            "no further thread can be started", "use fewer --threads or workers; see ulimit -u"
+        )
+    if isinstance(error, RuntimeError) and "to type float without overflow" in error_text(error):
+        return UsageError(
+            "a number is beyond what the model's numbers can hold", "look at training.learning_rate and such"
+        )
     frame = find_user_frame(error)
     if frame is not None:
         return OwnCodeError(f"{frame}: {describe_error(error)}", "correct the code there")

@@ -43,6 +43,7 @@ LIMITS: Mapping[str, Limit] = {
     "classes": Limit(100_000, "classes", "each is an output of the network; large sets have 20,000"),
     "image_bytes": Limit(512 * MIB, "bytes", "an image file is read whole"),
     "image_pixels": Limit(100_000_000, "pixels", "decoded, three bytes each; as floats twelve"),
+    "synthetic_images": Limit(1_000_000, "images", "drawn one by one, 20 kB each: hours"),
     "results_bytes": Limit(2 * GIB, "bytes", "detections of COCO's test images in full have half of it"),
     # recorded files
     "recording_ratio": Limit(100, "times", "traces pack fifteen- to fortyfold; a bomb a thousandfold"),

@@ -66,9 +66,7 @@ def list_runs(
         try:
             datetime.fromisoformat(since)
         except ValueError as error:
-            raise UsageError(
-                f"--since {since!r} is not a date", "for example --since 2026-11-15"
-            ) from error
+            raise UsageError(f"--since {since!r} is not a date", "for example --since 2026-11-15") from error
     folders = run_folders(parent)
     ids = short_names(folder.name for folder in folders)
     found = [
@@ -78,8 +76,7 @@ def list_runs(
             for folder in folders
             if folder.name.split("-")[0] >= first_time
         )
-        if (not model or model in str(entry.model))
-        and (not device or str(entry.device).startswith(device))
+        if (not model or model in str(entry.model)) and (not device or str(entry.device).startswith(device))
     ]
     newest = sorted(found, key=lambda entry: (entry.time, entry.name), reverse=True)
     if sort == "time":

@@ -51,10 +51,7 @@ def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
     if not path.is_file():
         raise _damage_error(path, "it is no file")
     try:
-        if path.suffix == ".parquet":
-            frame = read_table(path, wanted)
-        else:
-            frame = read_part(path)
+        frame = read_table(path, wanted) if path.suffix == ".parquet" else read_part(path)
     except _UNREADABLE as error:
         raise _damage_error(path, error) from error
     frame = frame.select(column for column in wanted if column in frame.columns)

@@ -11,7 +11,7 @@ Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
 def as_standard_json(value: object) -> object:
-    """The same data without what JSON cannot say: NaN and infinity become null, half characters are spelled."""
+    """The same data without what JSON cannot say: NaN is null, halves of characters are spelled out."""
     if isinstance(value, str):
         return as_plain_text(value)
     if isinstance(value, float):

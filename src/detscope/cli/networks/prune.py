@@ -41,7 +41,7 @@ def prune(
     if mode not in MODES:
         raise UsageError(f"--mode {mode}: no such mode", f"use {', '.join(MODES)}")
     if seed < 0:
-        raise UsageError(f"--seed {seed}: expected 0 or more")
+        raise UsageError(f"--seed {seed}: expected 0 or more", "for example --seed 0")
     import msgspec
 
     from detscope.analyze.fitting import PruneResult

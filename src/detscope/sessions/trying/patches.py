@@ -13,7 +13,14 @@ from detscope.errors import InputError
 
 NO_FILE = "/dev/null"
 _HUNK = re.compile(r"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
-_UNKNOWN = ("rename from ", "copy from ", "GIT binary patch", "Binary files ", "new file mode 12", "new mode 12")
+_UNKNOWN = (
+    "rename from ",
+    "copy from ",
+    "GIT binary patch",
+    "Binary files ",
+    "new file mode 12",
+    "new mode 12",
+)
 
 
 @dataclass
