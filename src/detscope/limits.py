@@ -5,10 +5,12 @@ A limit is raised, or lowered, by an environment variable of its name: `DETSCOPE
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from detscope.errors import DetscopeError, InputError, UsageError
 
@@ -121,7 +123,22 @@ def read_within_limit(
 ) -> bytes:
     """The content of a file that is not beyond its limit."""
     try:
+        if path.is_fifo() and path.parts[:2] not in ((os.sep, "dev"), (os.sep, "proc")):  # a shell's <(...)
+            raise error(f"{path}: is a pipe, not a file", hint)
         require_within(name, path.stat().st_size, f"{path}", error)
         return path.read_bytes()
     except OSError as failure:
         raise error(f"{path}: cannot be read: {failure.strerror or failure}", hint) from failure
+
+
+def read_csv_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> csv.DictReader[str]:
+    """The rows of a CSV; what the parser refuses is said with its place."""
+
+    class NamedReader(csv.DictReader):  # type: ignore[type-arg]
+        def __next__(self) -> dict[str | Any, str | Any]:
+            try:
+                return super().__next__()
+            except csv.Error as error:
+                raise InputError(f"{path}, line {self.line_num + 1}: {error}", "is a quote left open?") from error
+
+    return NamedReader(lines, delimiter=delimiter)

@@ -5,7 +5,6 @@ The older files are `|`-separated, one per network and level, memory in MiB and 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError, UsageError
+from detscope.limits import read_csv_rows
 from detscope.runs.atomic import storage_error, write_atomically, write_text
 from detscope.sweep.keys import canonical_json, make_identity, make_key
 from detscope.sweep.outcome import Outcome
@@ -97,7 +97,7 @@ def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a text file", "give files of the older toolflow") from None
     first = text.partition("\n")[0]
-    reader = csv.DictReader(StringIO(text), delimiter="|" if "|" in first else ",")
+    reader = read_csv_rows(path, StringIO(text), "|" if "|" in first else ",")
     names = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in reader.fieldnames or ()]
     if not {"net_name", "bs"} <= set(names) or not {"mem_alloc", "mem_used", "latency"} & set(names):
         raise InputError(

@@ -282,6 +282,8 @@ def read_voc_xml(path: Path) -> VocFile:
             f"{path}{where}: is not well-formed XML", "restore the file, or remove it"
         ) from None
     size, objects = root.find("size"), root.findall("object")
+    if root.tag != "annotation" and size is None and not objects:
+        raise VocXmlError(f"{path}: is XML of something else", "restore the file, or remove it")
     require_within("image_objects", len(objects), f"{path}", VocXmlError)
     return VocFile(
         _read_text(root, "filename"),

@@ -100,7 +100,7 @@ def _read_label_lines(image: Path, base: Path, judge: Judge) -> _Lines:
         require_within("image_objects", len(lines), "is too long")
     except (OSError, UnicodeDecodeError, InputError) as error:
         reason = error.message if isinstance(error, InputError) else "cannot be read as text"
-        judge.report_problem(relative_name(image, base), None, f"label file {path.name} {reason}", "noted")
+        judge.report_problem(relative_name(image, base), None, f"label file {path.name} {reason}")
         return []
     return [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -188,6 +188,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = loader.construct_document(node)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise InputError(f"{path}: is not YAML: {type(error).__name__}", "correct the file") from None
+    if not isinstance(content, dict) and path.stem in ("data", "dataset"):
+        raise InputError(f"{path}: has no keys", _YAML_HINT)
     return content if isinstance(content, dict) else {}
 
 
@@ -221,7 +223,9 @@ def _read_class_names(content: dict[str, Any], base: Path) -> tuple[str, ...]:
         last = max(by_number, default=-1)
         require_within("classes", last + 1, f"{base}")
         return tuple(by_number.get(number, f"class {number}") for number in range(last + 1))
-    if isinstance(names, list):
+    if names is not None and not isinstance(names, list):
+        raise InputError(f"{base}: names in its YAML file is {shorten_value(names)}", _YAML_HINT)
+    if names:
         return tuple(_parse_class_name(name, base) for name in names)
     for name in _NAME_FILES:
         if (base / name).is_file():
@@ -255,7 +259,11 @@ def _list_split(base: Path, content: dict[str, Any], split: Split) -> list[Path]
                 f"{base}: {split} in its YAML file is {shorten_value(wrong[0])}, not the name of a folder",
                 _YAML_HINT,
             )
-        return [image for text in texts for image in _expand_entry(text, base, root)]
+        found = [image for text in texts for image in _expand_entry(text, base, root)]
+        if not found and split != "val":
+            named = ", ".join(shorten_value(text) for text in texts)
+            raise InputError(f"{base}: no images in {named}, its YAML file's {split}", _YAML_HINT)
+        return found
     places = (
         place
         for name in _FOLDERS[split]
