@@ -128,6 +128,8 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
         return missing
     if isinstance(error, ValueError) and "embedded null " in error_text(error):  # byte, or character
         return UsageError("a name holds a NUL character, which no file has", "look at paths and settings")
+    if isinstance(error, ValueError) and error_text(error).endswith("has an empty name"):  # pathlib's words
+        return UsageError("the name of a file is empty, or that of a folder", "give a file's name")
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(
