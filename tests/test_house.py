@@ -76,3 +76,12 @@ def test_every_file_says_what_it_is_for_and_can_be_read_in_one_sitting():
         text = path.read_text()
         assert ast.get_docstring(ast.parse(text)), path
         assert text.count("\n") <= 700, path
+
+
+def test_every_error_that_a_user_can_cause_has_a_hint():
+    """Of what is raised by its own name; a bad annotation is a line of a list and its list has one."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                raised = node.func.id in ("InputError", "UsageError", "MachineError", "VocXmlError")
+                assert not raised or len(node.args) + len(node.keywords) > 1, f"{path}:{node.lineno}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded
+from detscope.errors import DetscopeError, MachineError, OwnCodeError, ProcessEnded, UsageError
 from detscope.extras import missing_extra
 
 _OURS = str(Path(__file__).parent) + os.sep
@@ -112,12 +112,24 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
             f"out of memory: {one_line(error_text(error))}",
             "use a smaller batch or smaller images, or free memory",
         )
+    if isinstance(error, RuntimeError) and error_text(error) == "can't start new thread":
+        return MachineError(
+            "no further thread can be started", "use fewer --threads or workers; see ulimit -u"
+        )
+    if isinstance(error, RuntimeError) and "to type float without overflow" in error_text(error):
+        return UsageError(
+            "a number is beyond what the model's numbers can hold", "look at training.learning_rate and such"
+        )
     frame = find_user_frame(error)
     if frame is not None:
         return OwnCodeError(f"{frame}: {describe_error(error)}", "correct the code there")
     missing = missing_extra(error)
     if missing is not None:
         return missing
+    if isinstance(error, ValueError) and "embedded null " in error_text(error):  # byte, or character
+        return UsageError("a name holds a NUL character, which no file has", "look at paths and settings")
+    if isinstance(error, ValueError) and error_text(error).endswith("has an empty name"):  # pathlib's words
+        return UsageError("the name of a file is empty, or that of a folder", "give a file's name")
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(

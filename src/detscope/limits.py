@@ -5,10 +5,12 @@ A limit is raised, or lowered, by an environment variable of its name: `DETSCOPE
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from detscope.errors import DetscopeError, InputError, UsageError
 
@@ -43,6 +45,7 @@ LIMITS: Mapping[str, Limit] = {
     "classes": Limit(100_000, "classes", "each is an output of the network; large sets have 20,000"),
     "image_bytes": Limit(512 * MIB, "bytes", "an image file is read whole"),
     "image_pixels": Limit(100_000_000, "pixels", "decoded, three bytes each; as floats twelve"),
+    "synthetic_images": Limit(1_000_000, "images", "drawn one by one, 20 kB each: hours"),
     "results_bytes": Limit(2 * GIB, "bytes", "detections of COCO's test images in full have half of it"),
     # recorded files
     "recording_ratio": Limit(100, "times", "traces pack fifteen- to fortyfold; a bomb a thousandfold"),
@@ -116,11 +119,26 @@ def require_within(name: str, amount: int, what: str, error: type[DetscopeError]
 
 
 def read_within_limit(
-    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = ""
+    name: str, path: Path, error: type[DetscopeError] = InputError, hint: str = "look at the path"
 ) -> bytes:
     """The content of a file that is not beyond its limit."""
     try:
+        if path.is_fifo() and path.parts[:2] not in ((os.sep, "dev"), (os.sep, "proc")):  # a shell's <(...)
+            raise error(f"{path}: is a pipe, not a file", hint)
         require_within(name, path.stat().st_size, f"{path}", error)
         return path.read_bytes()
     except OSError as failure:
         raise error(f"{path}: cannot be read: {failure.strerror or failure}", hint) from failure
+
+
+def read_csv_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> csv.DictReader[str]:
+    """The rows of a CSV; what the parser refuses is said with its place."""
+
+    class NamedReader(csv.DictReader):  # type: ignore[type-arg]
+        def __next__(self) -> dict[str | Any, str | Any]:
+            try:
+                return super().__next__()
+            except csv.Error as error:
+                raise InputError(f"{path}, line {self.line_num + 1}: {error}", "is a quote left open?") from error
+
+    return NamedReader(lines, delimiter=delimiter)

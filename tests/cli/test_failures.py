@@ -91,7 +91,19 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
     def read_too_long() -> None:
         Path("x" * 5000).stat()
 
-    for command in (read_folder, read_too_long, raising(MemoryError())):
+    def read_nul() -> None:
+        Path("a\0b").read_text()
+
+    beyond = RuntimeError("value cannot be converted to type float without overflow")
+    for command, told in ((read_nul, "NUL character"), (lambda: Path("").with_name("x"), "is empty"), (raising(beyond), "beyond what")):
+        assert run_guarded(raising_inside_of_us_from(command), ["show"]) == 2
+        assert told in capsys.readouterr().err
+    for command in (
+        read_folder,
+        read_too_long,
+        raising(MemoryError()),
+        raising(RuntimeError("can't start new thread")),
+    ):
         # whatever line of theirs or ours asked for it
         code = run_guarded(raising_inside_of_us_from(command), ["show"])
         assert code == 4, capsys.readouterr().err

@@ -184,6 +184,12 @@ def test_a_wrong_value_in_the_file_is_reported_even_where_a_flag_overrides_it() 
         ("[training]\nseed = true\n", "expected a whole number, got true"),
         ("[training]\nseed = 1.5\n", "expected a whole number, got 1.5"),
         ("[training]\nseed = -1\n", "expected at least 0, got -1"),
+        (
+            "[training]\nsteps = 99999999999999999999\n",
+            "expected at most 4294967295, got 99999999999999999999",
+        ),
+        ("[training]\nbatch_size = 4294967296\n", "expected at most 4294967295"),
+        ("[training]\nthreads = 100000\n", "expected at most 4096"),
         ("[training]\nmomentum = 1\n", "expected less than 1"),
         ("[training]\nlearning_rate = inf\n", "expected a finite number, got inf"),
         ("[training]\nlearning_rate = 0\n", "expected more than 0"),
@@ -223,6 +229,8 @@ def test_keys_of_a_misspelt_section_are_checked_against_the_section_that_was_mea
         (b"[training]\nseed = 1\nname = '\xff'\n", "settings.toml, line 3: not UTF-8"),
         (b"seed = " + b"9" * 5000, "settings.toml"),
         (b"seed = " + b"[" * 20_000, "settings.toml: nested too deeply"),
+        (b".".join([b"a"] * 100_000) + b" = 1", "settings.toml: nested too deeply"),
+        (b"[" + b" . ".join([b'"a b"'] * 50_000) + b"]", "settings.toml: nested too deeply"),
         (b"#" * 1_000_001, "settings.toml: not a configuration file: 1,000,001 bytes"),
     ],
 )

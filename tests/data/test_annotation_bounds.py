@@ -12,7 +12,7 @@ from data_trees import coco_content, picture
 
 from detscope.accuracy.coco_format import import_results, import_truth, load_results
 from detscope.config.schema import DataSettings
-from detscope.data.check import CheckReport, check_dataset
+from detscope.data.check import ERROR, CheckReport, check_dataset
 from detscope.data.contract import OpenRequest
 from detscope.data.registry import open_request
 from detscope.errors import InputError
@@ -172,6 +172,9 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
         ("names: {.inf: cat}\n", "class numbers in its YAML file are not numbers"),
         ("names: {999999999: cat}\n", "1,000,000,000 classes, the limit is 100,000"),
         ('names: ["\\0"]\n', "has a NUL in it"),
+        ("hello\n", "data.yaml: has no keys"),
+        ("names: 5\n", "names in its YAML file is 5"),
+        ("names: [cat]\ntrain: images/none\nval: images/val\n", "no images in 'images/none'"),
         ("names: [cat]\ntrain: {a: b}\n", "train in its YAML file is a table"),
         ("names: [cat]\ntrain: list.txt\nval: images/val\n", "/etc/passwd leads out of the data set"),
     ],
@@ -209,3 +212,10 @@ def test_results_of_half_a_class_are_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps([row]))
     with pytest.raises(InputError, match="not a whole number"):
         import_results(load_results(tmp_path / "results.json"), import_truth(content))
+
+
+def test_a_label_file_that_is_no_text_is_an_error_of_a_check_as_it_stops_a_training(tmp_path: Path) -> None:
+    folder = yolo_folder(tmp_path, "names: [cat]\n")
+    (folder / "labels" / "train" / "a.txt").write_bytes(b"\xff\x00\xfe")
+    (found,) = (one for one in check_dataset(str(folder)).findings if "cannot be read" in one.reason)
+    assert found.kind == ERROR

@@ -190,3 +190,13 @@ def test_listing_data_sets_needs_no_torch() -> None:
         "assert not {'torch', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=900)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"images": 2**32 - 1}, {"image_width": 10**6, "image_height": 10**6}],
+)
+def test_more_than_anybody_draws_is_refused_at_once(tmp_path: Path, settings: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="the limit is"):
+        open_dataset(DataSettings(root=str(tmp_path), **settings), split="train", seed=0)
+    assert not list(tmp_path.iterdir())

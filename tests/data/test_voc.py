@@ -134,13 +134,18 @@ def hostile(kind: str, secret: Path) -> bytes:
         ).encode()
     if kind == "outside definition":
         return f'<!DOCTYPE a SYSTEM "file://{secret}"><annotation/>'.encode()
-    return {"cut": b"<annotation><object><name>hush-hush", "binary": bytes(range(256)), "empty": b""}[kind]
+    return {
+        "cut": b"<annotation><object><name>hush-hush",
+        "binary": bytes(range(256)),
+        "empty": b"",
+        "page": b"<html><body>hush-hush</body></html>",
+    }[kind]
 
 
 REFUSED_UNREAD = ("bomb", "external", "outside definition")
 
 
-@pytest.mark.parametrize("kind", ["bomb", "external", "outside definition", "cut", "binary", "empty"])
+@pytest.mark.parametrize("kind", ["bomb", "external", "outside definition", "cut", "binary", "empty", "page"])
 def test_hostile_xml_is_refused_at_once_and_no_content_is_told(kind: str, devkit: Path) -> None:
     secret = devkit / "secret"
     secret.write_text("hush-hush")

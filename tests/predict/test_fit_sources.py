@@ -302,3 +302,19 @@ def test_stores_runs_and_exports_are_welcome_in_one_call(store: Path) -> None:
     found = read_measured([store, runs, store.parent / "more.db"], where=parse_where("image_size=32"))
     assert len(found.samples) == 34
     assert found.left_out == {"image_size own (kept: 32; --where image_size=... chooses)": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("net,0,4,nan", "line 2: .*nan was never measured"),
+        ("net,0,4,-3.5", "line 2: .*-3.5 was never measured"),
+        ("net,0,4,inf", "line 2: .*inf was never measured"),
+        ('net,0,4,"' + "x" * 200_000, "line 2: field larger than field limit"),
+    ],
+)
+def test_rows_that_nobody_measured_are_refused_with_their_line(tmp_path: Path, row: str, told: str) -> None:
+    write_layers(tmp_path / "layers.json", {("net", 0): chain(4)})
+    (tmp_path / "mine.csv").write_text(f"net,level,bs,latency\n{row}\n")
+    with pytest.raises(InputError, match=rf"mine\.csv, {told}"):
+        read_measured([tmp_path / "mine.csv"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ from detscope.analyze.compare.runs import compare_runs
 from detscope.analyze.run_list import list_runs
 from detscope.analyze.summary import summarize
 from detscope.cli.main import app
-from detscope.errors import InputError
+from detscope.errors import InputError, UsageError
+from detscope.report.notebook import loaded
 from detscope.runs.folder import find_run
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
@@ -127,6 +129,10 @@ DAMAGED_JSON = {
         lambda info: info["costs"]["peak"].pop("bandwidth_bytes_per_s")
     ),
     "script parts are lists": rewrite_json(lambda info: info["script"].update(parts={"training": []})),
+    "a pipe that nobody writes to": lambda folder: (
+        (folder / "run.json").unlink(),
+        os.mkfifo(folder / "run.json"),
+    ),
 }
 DAMAGED_TABLES = {
     "cut": lambda folder: (folder / "steps.parquet").write_bytes(
@@ -229,3 +235,23 @@ def test_a_run_that_lost_a_table_shows_the_rest(tmp_path):
     shutil.rmtree(run)
     with pytest.raises(InputError, match="is not a run"):
         load_run(run)
+
+
+@pytest.mark.parametrize("name", ["of [1] and [!2", "a*?", os.fsdecode(b"\xff\xfe"), "\x1b[2J"])
+def test_a_run_is_read_whatever_its_folder_is_called(tmp_path, name, capsys):
+    run = write_run(tmp_path / "whole").rename(tmp_path / name)
+    assert summarize(load_run(run)).step_ms.n == 8
+    assert loaded.load_run(run).rows["steps"] == 24
+    assert [row.ms is not None for row in list_runs(tmp_path)] == [True]
+    with pytest.raises(SystemExit) as ended:
+        app(["runs", str(tmp_path)], prog_name="detscope")
+    assert ended.value.code == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("since", ["", "9999999-01-01", "yesterday", "2026-13-01"])
+def test_a_day_that_is_none_is_refused_before_runs_are_read(tmp_path, since):
+    with pytest.raises(UsageError, match="is not a date"):
+        list_runs(tmp_path, since=since)
+    assert len([write_run(tmp_path), *list_runs(tmp_path, since="2026-01-01T10:15")]) == 2
+    assert not list_runs(tmp_path, since="9999-12-31")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,17 @@ def test_an_unclosed_run_says_partial_and_opens_with_what_was_flushed(tmp_path):
     run = load_run(writer.folder)
     assert run.status == "partial"
     assert run.table("losses").height == 2
+
+
+def test_what_is_written_to_a_device_goes_through_it_and_leaves_it_one(tmp_path):
+    reading, writing = os.pipe()
+    write_text(Path(f"/dev/fd/{writing}"), "all of it")
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        assert file.read() == "all of it"
+    if Path("/dev/full").is_char_device() and os.geteuid():  # root could replace it
+        with pytest.raises(MachineError, match="no space left while writing /dev/full"):
+            write_text(Path("/dev/full"), "x")
 
 
 def test_a_file_is_never_seen_half_written(tmp_path):
@@ -215,3 +227,13 @@ def test_ranks_that_began_at_different_times_write_at_the_same_moments(tmp_path,
             writer.flush_parts()
     for now[0] in (44.9, 45.1):  # a run that has something on disk writes less often
         assert [writer.is_flush_due for writer in writers] == [now[0] > 45] * 2
+
+
+def test_names_that_are_no_utf8_stand_in_a_run_that_opens_again(tmp_path):
+    name = os.fsdecode(b"\xff\xfe.jpg")
+    writer = RunWriter(tmp_path, "infer", "net", {"notes": [name], "more": {name: 1}})
+    writer.append_rows("losses", [(0, name, 1.0), (1, "loss", 1.0)])
+    writer.close_run("ok")
+    run = load_run(writer.folder)
+    assert run.table("losses")["name"].to_list() == [r"\udcff\udcfe.jpg", "loss"]
+    assert run.info["notes"] == [r"\udcff\udcfe.jpg"]

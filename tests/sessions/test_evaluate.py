@@ -284,14 +284,17 @@ def test_no_ground_truth_only_crowds_and_no_detections_are_measured_without_a_cr
     assert said["worst"][0]["missed"] == 1
 
 
-def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own):
+def test_what_was_left_out_stands_beside_every_figure(tmp_path, open_own, monkeypatch):
     bad = [thing(1, 1, BOX), thing(2, 1, [1, 1, 0, 5]), thing(3, 2, [50, 40, 40, 40])]
     open_own(own_data(tmp_path / "own", bad), skip_bad=True)
     rows = [
         {"image_id": 1, "category_id": 5, "bbox": BOX, "score": 0.9},
         {"image_id": 77, "category_id": 5, "bbox": BOX, "score": 0.9},
     ]
+    notes = []
+    monkeypatch.setattr(QuietProgress, "note", lambda _, text: notes.append(text))
     run, said = evaluate_rows(rows, tmp_path)
+    assert "left out: detections of images that are not in the data set: 1" in notes
     assert said["left_out"] == {
         "images": 0,
         "annotations": 1,

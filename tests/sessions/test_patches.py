@@ -98,3 +98,23 @@ def test_what_git_writes_is_applied_as_git_does(tmp_path: Path) -> None:
         ["git", "diff", "--no-index", "old", "new"], cwd=tmp_path, capture_output=True, check=False
     )
     assert patched(old, told.stdout.decode()) == new
+
+
+@pytest.mark.parametrize(
+    ("diff", "told"),
+    [
+        ("--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n line 1\n", "changes nothing"),
+        (f"--- a/a.py\n+++ b/a.py\n@@ -{'9' * 5000} +1 @@\n-line 1\n+x\n", "no head of a hunk"),
+        (
+            "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc/passwd\n",
+            "'new file mode 120000' is not understood",
+        ),
+    ],
+)
+def test_a_diff_that_would_be_misread_is_refused(diff: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_patch(diff, "change.diff")
+
+
+def test_a_line_end_that_comes_is_a_change() -> None:
+    assert patched("a", make_diff("a", "a\n")) == "a\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,22 @@ def list_runs(
     if sort not in SORT_KEYS:
         raise UsageError(f"--sort {sort!r} is not one of {', '.join(SORT_KEYS)}", "try --sort time")
     first_time = ""
-    if since:
+    if since is not None:
         first_time = since.replace("-", "").replace(":", "")
-        if not first_time[:8].isdigit() or len(first_time[:8]) != 8:
-            raise UsageError(f"--since {since!r} is not a date", "for example --since 2026-11-15")
+        try:
+            datetime.fromisoformat(since)
+        except ValueError as error:
+            raise UsageError(f"--since {since!r} is not a date", "for example --since 2026-11-15") from error
     folders = run_folders(parent)
     ids = short_names(folder.name for folder in folders)
     found = [
         entry
-        for entry in (_read_entry(folder, ids[folder.name]) for folder in folders)
-        if (not model or model in str(entry.model))
-        and (not device or str(entry.device).startswith(device))
-        and entry.time >= first_time
+        for entry in (
+            _read_entry(folder, ids[folder.name])
+            for folder in folders
+            if folder.name.split("-")[0] >= first_time
+        )
+        if (not model or model in str(entry.model)) and (not device or str(entry.device).startswith(device))
     ]
     newest = sorted(found, key=lambda entry: (entry.time, entry.name), reverse=True)
     if sort == "time":
@@ -110,6 +115,8 @@ def _read_entry(folder: Path, short: str) -> RunEntry:
 def _read_figures(run: Run) -> dict[str, Any]:
     """The figures of the first screen that need the tables of steps alone: a list is to come at once."""
     steps = run.table("steps")
+    if steps.is_empty():
+        return {"peak_bytes": _read_peak(run), "process_peak_bytes": _read_process_peak(run)}
     typical = choose_typical_steps(steps, find_slow_start=run.info.get("verb") != "infer")
     return {
         "ms": typical.p50_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticKnownError
 
 DeviceName = Annotated[
     str,
@@ -13,6 +14,7 @@ DeviceName = Annotated[
         description='"auto", "cpu", "cuda", "cuda:0", "xpu" or "mps"',
     ),
 ]
+_LARGEST = 2**32 - 1  # of any whole number: seeds go as far
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
@@ -20,6 +22,14 @@ class SettingsSection(BaseModel):
     """Settings are strict: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: object) -> object:
+        """More than that nobody waits for, and run.json could not hold it."""
+        if type(value) is int and value > _LARGEST:
+            raise PydanticKnownError("less_than_equal", {"le": _LARGEST})
+        return value
 
 
 class TrainingSettings(SettingsSection):
@@ -38,7 +48,7 @@ class TrainingSettings(SettingsSection):
         default=None, description="None: pinned where the device reads pinned memory"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of the loop; None: torch decides"
+        default=None, ge=1, le=4096, description="CPU threads of the loop; None: torch decides"
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of weights, data and order")
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -102,7 +112,9 @@ class DataSettings(SettingsSection):
     images: int | None = Field(default=None, ge=1, description="use at most this many images")
     image_width: int = Field(default=320, ge=32, description="synthetic images")
     image_height: int = Field(default=256, ge=32, description="synthetic images")
-    max_objects: int = Field(default=6, ge=1, description="synthetic: objects per image, 1 to this many")
+    max_objects: int = Field(
+        default=6, ge=1, le=1000, description="synthetic: objects per image, 1 to this many"
+    )
     pet_classes: Literal["breeds", "one"] = "breeds"
     on_bad_data: Literal["stop", "skip"] = "stop"
     held_out: float = Field(
@@ -167,7 +179,7 @@ class InferenceSettings(SettingsSection):
     warmup_steps: int = Field(default=3, ge=0, description="passes before measuring begins, kept apart")
     device: DeviceName = "auto"
     precision: Precision = "fp32"
-    threads: int | None = Field(default=None, ge=1, description="CPU threads; None: torch decides")
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads; None: torch decides")
     score: float = Field(default=0.7, ge=0, le=1, description="detections below it are not drawn")
     stages: list[str] = Field(default=[], description='stages of one\'s own: "NAME=module.path"')
     tensorboard: bool = Field(default=False, description="write TensorBoard files into the run's tb/")

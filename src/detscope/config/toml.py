@@ -16,6 +16,7 @@ from detscope.limits import read_limit, require_within
 _POSITION = re.compile(
     r"^(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)$", re.DOTALL
 )
+_DEEP_KEY = re.compile(r"""(?m)(?:^|[\[{,])(?:[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.){200}""")
 _QUOTING = "texts need quotes and every line is `key = value` under a [section]"
 
 
@@ -23,11 +24,17 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file; every way in which that can fail is a UsageError of one line."""
     text = _read_text(path)
     try:
-        return tomllib.loads(text)
+        return _parse(text)
     except RecursionError:
-        raise UsageError(f"{path}: nested too deeply to be a configuration") from None
+        raise UsageError(f"{path}: nested too deeply to be a configuration", _QUOTING) from None
     except ValueError as error:  # TOMLDecodeError, and int() on numbers of thousands of digits
         raise _syntax_error(path, text, str(error)) from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if _DEEP_KEY.search(text):  # the parser's time grows with the square of a key's parts
+        raise RecursionError
+    return tomllib.loads(text)
 
 
 def _read_text(path: Path) -> str:
@@ -41,7 +48,7 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such configuration file", _suggest_beside(path)) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", "look at the path") from None
     require_within("settings_bytes", len(content), f"{path}: not a configuration file", UsageError)
     try:
         return content.decode("utf-8-sig")
@@ -77,7 +84,7 @@ def _syntax_error(path: Path, text: str, message: str) -> UsageError:
 def parse_value(text: str) -> object:
     """The value of `--set section.key=TEXT`: a TOML value, or the text itself where it is none."""
     try:
-        tables = tomllib.loads(f"value = {text}")
+        tables = _parse(f"value = {text}")
     except (ValueError, RecursionError):
         return text
     # A line break in the text could have smuggled in further keys: then it was not one value.

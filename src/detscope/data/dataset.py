@@ -72,7 +72,9 @@ class FolderDataset(Annotations):
         """Width and height in pixels, as annotated and shown."""
         record = self.records[index]
         if record.width is None or record.height is None:  # opening fills in what files leave out
-            raise InputError(f"{record.file_name}: its size is not known")
+            raise InputError(
+                f"{record.file_name}: its size is not known", "give width and height in its annotations"
+            )
         return record.width, record.height
 
     def ground_truth(self) -> TruthContent:

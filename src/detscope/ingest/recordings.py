@@ -69,6 +69,10 @@ def read_file(path: Path) -> RecordedRank:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}", "check the path and its rights"
         ) from error
+    except DetscopeError as error:
+        if path.name not in error.message:
+            error.message = f"{path.name}: {error.message}"
+        raise
     _give_memory_back()
     if not frames:
         raise InputError(f"{path}: nothing usable in it ({found.name})", "record it again")

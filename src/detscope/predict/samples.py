@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detscope.errors import InputError
+from detscope.limits import read_csv_rows
 from detscope.predict.layers.graph import LayerGraph
 
 Array = npt.NDArray[np.float64]
@@ -76,7 +77,7 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}", "give a CSV of measured steps") from error
-    rows = csv.DictReader(text.splitlines(), delimiter="|" if "|" in text.partition("\n")[0] else ",")
+    rows = read_csv_rows(path, text.splitlines(), "|" if "|" in text.partition("\n")[0] else ",")
     found = []
     for number, row in enumerate(rows, 2):
         try:
@@ -94,6 +95,9 @@ def read_samples(path: Path, graphs: Mapping[tuple[str, int], LayerGraph]) -> li
             }
             passed = row.get("passed", "True").strip().lower() in ("true", "1")
             device = (row.get("device") or "").strip()
+            wrong = [value for value in values.values() if value is not None and not 0 <= value < math.inf]
+            if passed and wrong:
+                raise ValueError(f"{wrong[0]} was never measured")
             case = StepCase(graph, batch)
             found.append(StepSample(case, network, level, passed=passed, device=device, **values))
         except (KeyError, ValueError, TypeError) as error:

@@ -18,7 +18,7 @@ def find_sections(data: ReportData, names: Sequence[str]) -> list[Section]:
     """The sections with these names, in the order of the report; a name without a section is an error."""
     parts = parts_of("sections", SectionPart)
     known = [part.name for part in parts]
-    for name in names:
+    for name in names or [""]:
         if name != ALL and name not in known:
             near = get_close_matches(name, [*known, ALL], 1, 0.6)
             hint = f"did you mean {near[0]}? " if near else ""

@@ -8,14 +8,32 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from detscope.errors import MachineError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a neighbouring temporary file, sync it, and give it its name."""
+    """Let `write` fill a neighbouring temporary file, sync it, and give it its name.
+
+    Into a device (`/dev/stdout`, `/dev/null`) it is poured: a file in its place would be the device's end.
+    """
+    if path.parts[:2] in ((os.sep, "dev"), (os.sep, "proc")) and not path.is_file() and not path.is_dir():
+        _pour(path, write)
+        return
     write_aside(path, write)
     give_name(path)
+
+
+def _pour(device: Path, write: Callable[[Path], object]) -> None:
+    with TemporaryDirectory(prefix="detscope-") as folder:
+        aside = Path(folder) / device.name
+        write(aside)
+        try:
+            with aside.open("rb") as source, device.open("r+b", buffering=0) as target:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            raise storage_error(device, error) from error
 
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:

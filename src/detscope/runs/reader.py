@@ -14,7 +14,7 @@ import polars as pl
 from detscope.errors import InputError
 from detscope.runs.info import RunInfo, VersionInfo
 from detscope.runs.schema import NEVER_NULL, SCHEMA_VERSION
-from detscope.runs.writer import polars_schema, read_part
+from detscope.runs.writer import polars_schema, read_part, read_table
 
 _RESTORE = "restore the file from a backup"
 # polars panics over some damage, and asks for whatever memory a header claims
@@ -51,11 +51,7 @@ def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
     if not path.is_file():
         raise _damage_error(path, "it is no file")
     try:
-        if path.suffix == ".parquet":
-            known = pl.read_parquet_schema(path)
-            frame = pl.read_parquet(path, columns=[column for column in wanted if column in known])
-        else:
-            frame = read_part(path)
+        frame = read_table(path, wanted) if path.suffix == ".parquet" else read_part(path)
     except _UNREADABLE as error:
         raise _damage_error(path, error) from error
     frame = frame.select(column for column in wanted if column in frame.columns)
@@ -70,6 +66,8 @@ def _read_piece(path: Path, table: str, wanted: dict[str, Any]) -> pl.DataFrame:
 
 def read_json(path: Path, shape: Any, hint: str) -> dict[str, Any]:
     """A JSON file whose object has the types of `shape`; whatever else it is or says is one clear line."""
+    if os.path.lexists(path) and not path.is_file():  # a fifo would never end
+        raise _damage_error(path, "it is no file", hint)
     try:
         content: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         msgspec.convert(content, shape)  # gives what is known; what is kept is everything

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -17,7 +17,7 @@ from detscope.errors import DetscopeError
 from detscope.runs.atomic import give_name, write_aside, write_bytes, write_text
 from detscope.runs.folder import create_run_folder, point_latest_at
 from detscope.runs.schema import SCHEMA_VERSION, TABLES
-from detscope.runs.standard_json import as_standard_json
+from detscope.runs.standard_json import as_plain_text, as_standard_json
 
 FLUSH_EVERY_S = 3.0  # at first, so that a short run that is killed has something to show;
 FLUSH_LATER_S = 9.0  # then less often: tables are made between two steps, 20 ms each time
@@ -39,7 +39,18 @@ def write_table(path: Path, frame: pl.DataFrame) -> None:
 
 def read_part(path: Path) -> pl.DataFrame:
     """Read a part back."""
-    return pl.read_ipc_stream(path)
+    with path.open("rb") as file:
+        return pl.read_ipc_stream(file)
+
+
+def read_table(path: Path, columns: Iterable[str] | None = None) -> pl.DataFrame:
+    """Read a table back, or those of the columns that it has; polars takes a path for a pattern and UTF-8."""
+    with path.open("rb") as file:
+        known = pl.read_parquet_schema(file)
+        file.seek(0)
+        return pl.read_parquet(
+            file, columns=None if columns is None else [name for name in columns if name in known]
+        )
 
 
 def write_part(path: Path, frame: pl.DataFrame) -> None:
@@ -160,7 +171,11 @@ class RunWriter:
         columns, schema = self._columns[table], polars_schema(table)
         pieces = [frame.select(list(schema)) for frame in self._frames[table]]
         if columns[0]:
-            pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+            try:
+                pieces.append(pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema))
+            except UnicodeEncodeError:
+                plain = [[as_plain_text(v) if isinstance(v, str) else v for v in one] for one in columns]
+                pieces.append(pl.DataFrame(dict(zip(schema, plain, strict=True)), schema=schema))
         self._columns[table], self._frames[table] = [[] for _ in schema], []
         column = self._sorted_by.pop(table, None)
         if not pieces:

@@ -5,7 +5,6 @@ The older files are `|`-separated, one per network and level, memory in MiB and 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError, UsageError
+from detscope.limits import read_csv_rows
 from detscope.runs.atomic import storage_error, write_atomically, write_text
 from detscope.sweep.keys import canonical_json, make_identity, make_key
 from detscope.sweep.outcome import Outcome
@@ -60,7 +60,7 @@ def export_rows(store: Path, form: str, out: Path | None = None) -> list[Path]:
 def import_older(files: Sequence[Path], store: Path, device: str, stage: str) -> dict[str, int]:
     """Read older files, or all in their folders, into a store; rows it has already are left alone."""
     if stage not in STAGES:
-        raise UsageError(f"--stage {stage!r} is not one of {', '.join(STAGES)}")
+        raise UsageError(f"--stage {stage!r} is not one of {', '.join(STAGES)}", "try --stage training")
     paths = [path for given in files for path in _list_files(given)]
     rows = [row for path in paths for row in _read_older_rows(path)]  # all are readable, or nothing is kept
     known = 0
@@ -97,7 +97,7 @@ def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a text file", "give files of the older toolflow") from None
     first = text.partition("\n")[0]
-    reader = csv.DictReader(StringIO(text), delimiter="|" if "|" in first else ",")
+    reader = read_csv_rows(path, StringIO(text), "|" if "|" in first else ",")
     names = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in reader.fieldnames or ()]
     if not {"net_name", "bs"} <= set(names) or not {"mem_alloc", "mem_used", "latency"} & set(names):
         raise InputError(
@@ -108,7 +108,10 @@ def _read_older_rows(path: Path) -> Iterator[dict[str, str]]:
     named = _NAME.fullmatch(path.stem)
     for row in reader:
         if None in row or None in row.values():
-            raise InputError(f"{path}, line {reader.line_num}: expected {len(names)} values")
+            raise InputError(
+                f"{path}, line {reader.line_num}: expected {len(names)} values",
+                "as many as its first line names",
+            )
         found = _LEVEL.search(row.get("model", ""))
         row.setdefault("level", named["level"] if named else found[1] if found else "0")
         row["_where"] = f"{path}, line {reader.line_num}"
@@ -162,14 +165,20 @@ def _parse_number(row: Mapping[str, str], name: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{row['_where']}: {name}: expected a number, got {text[:40]!r}") from None
+        raise InputError(
+            f"{row['_where']}: {name}: expected a number, got {text[:40]!r}",
+            "correct the line, or leave it out",
+        ) from None
 
 
 def _parse_whole(row: Mapping[str, str], name: str) -> int:
     try:
         return int(float(row[name]))
     except (ValueError, OverflowError):
-        raise InputError(f"{row['_where']}: {name}: expected a number, got {row[name][:40]!r}") from None
+        raise InputError(
+            f"{row['_where']}: {name}: expected a number, got {row[name][:40]!r}",
+            "correct the line, or leave it out",
+        ) from None
 
 
 def write_older(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:

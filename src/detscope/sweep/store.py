@@ -424,7 +424,9 @@ def _check_file(path: Path, create: bool) -> None:
             raise MachineError(f"{path.parent}: no such folder", "make it first") from None
         return
     except OSError as error:
-        raise MachineError(f"{path}: cannot be read: {error.strerror}") from error
+        raise MachineError(
+            f"{path}: cannot be read: {error.strerror}", "look at the path and its rights"
+        ) from error
     if header and header != _HEADER:
         raise _make_damage_error(path, "not a database")
 

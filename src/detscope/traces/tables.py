@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from detscope.runs.standard_json import as_plain_text
 from detscope.runs.writer import polars_schema
 from detscope.traces import naming
 from detscope.traces.attribution import TraceAttribution
@@ -231,6 +232,13 @@ def _find_rest(found: TraceAttribution, spans: pl.DataFrame, again: _RunAgain) -
 
 def make_texts(values: list[Any], codes: NDArray[np.integer]) -> pl.Series:
     """Texts by number; null for `NOBODY`. Many equal texts share their memory."""
+    try:
+        return _make_texts(values, codes)
+    except UnicodeEncodeError:  # half of a character, which JSON can spell
+        return _make_texts([as_plain_text(v) if isinstance(v, str) else v for v in values], codes)
+
+
+def _make_texts(values: list[Any], codes: NDArray[np.integer]) -> pl.Series:
     if len(codes) < _FEW:
         return pl.Series([values[code] if code >= 0 else None for code in codes.tolist()], dtype=pl.String)
     return pl.Series(values, dtype=pl.String).gather(_make_numbers(codes).cast(pl.UInt32))

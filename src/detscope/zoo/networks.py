@@ -194,7 +194,11 @@ def find_base(name: str) -> NetworkBase:
         with _import_timm() as timm:
             if not timm.is_model(name):
                 close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-                hint = f"did you mean {' or '.join(_TIMM + one for one in close)}?" if close else ""
+                hint = (
+                    f"did you mean {' or '.join(_TIMM + one for one in close)}?"
+                    if close
+                    else "timm.list_models() lists them"
+                )
                 raise UsageError(f"timm has no model named {name!r}", hint)
         return NetworkBase(name, "timm", "classifier")
     try:

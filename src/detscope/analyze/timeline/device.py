@@ -82,7 +82,8 @@ def _idle_rows(pieces: IdlePieces) -> pl.DataFrame:
     names = np.concatenate([np.full(len(split), causes[DATA]), causes[pieces.cause]])
     starts = np.concatenate([pieces.starts, split])
     lengths = np.concatenate([pieces.data_ns, pieces.ends - split])
-    frame = pl.DataFrame({"cause": names.tolist(), "start_ns": starts, "wall_ns": lengths})
+    columns = {"cause": names.tolist(), "start_ns": starts, "wall_ns": lengths}
+    frame = pl.DataFrame(columns, schema_overrides={"cause": pl.String})
     words = pl.col("cause").str.replace_all("_", " ")
     told = pl.col("cause").replace_strict(CAUSES, default="")
     return frame.filter(pl.col("wall_ns") > 0).select(

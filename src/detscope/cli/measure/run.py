@@ -82,7 +82,12 @@ def run(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Seed random, numpy and torch before the script's first line."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=2**32 - 1,
+            help="Seed random, numpy and torch before the script's first line.",
+        ),
     ] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for run folders; else runs.")] = None,
     json: Annotated[

@@ -40,8 +40,8 @@ def prune(
     chosen = parse_levels(levels)
     if mode not in MODES:
         raise UsageError(f"--mode {mode}: no such mode", f"use {', '.join(MODES)}")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: expected 0 or more")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: expected 0 to 2**63 - 1", "for example --seed 0")
     import msgspec
 
     from detscope.analyze.fitting import PruneResult

@@ -68,7 +68,9 @@ def run(
 ) -> None:
     """Run a plan's trials, each in a process of its own, into one store; again: only what is missing."""
     if isolation is not None and isolation not in _ISOLATIONS:
-        raise UsageError(f"--isolation {isolation!r} is not one of {', '.join(_ISOLATIONS)}")
+        raise UsageError(
+            f"--isolation {isolation!r} is not one of {', '.join(_ISOLATIONS)}", "try --isolation process"
+        )
     if on is not None and on != "ray" and not on.startswith("ray://"):
         raise UsageError(f"--on {on!r} is neither ray nor ray://ADDRESS", "try --on ray")
     from detscope.report.sweep_progress import SweepLines

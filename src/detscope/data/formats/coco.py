@@ -231,7 +231,9 @@ def load_json(path: Path) -> Any:
                 raise
             return json.loads(raw)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise InputError(f"{path}: not JSON: {str(error).partition(chr(10))[0]}") from error
+        raise InputError(
+            f"{path}: not JSON: {str(error).partition(chr(10))[0]}", "restore the annotation file"
+        ) from error
 
 
 def mirror_points(names: list[str]) -> tuple[int, ...]:

@@ -130,9 +130,14 @@ def _read_split(path: Path) -> list[tuple[str, int]]:
         rows = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("#")]
         return [(Path(row[0]).name, int(row[1])) for row in rows]
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}", "prepare it again: detscope data prepare pets"
+        ) from error
     except (ValueError, IndexError) as error:
-        raise InputError(f"{path}: not a list of `image breed species number`: {error}") from error
+        raise InputError(
+            f"{path}: not a list of `image breed species number`: {error}",
+            "prepare it again: detscope data prepare pets",
+        ) from error
 
 
 def _read_trimaps(

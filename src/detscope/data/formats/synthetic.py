@@ -21,6 +21,8 @@ from detscope.data.contract import DatasetFormat, OpenRequest, Progress, track_p
 from detscope.data.dataset import FolderDataset
 from detscope.data.download.extract import build_folder_once
 from detscope.data.formats.coco import open_coco_file
+from detscope.errors import UsageError
+from detscope.limits import require_within
 
 Outline = npt.NDArray[np.float64]  # [N, 2] of x, y
 
@@ -90,6 +92,8 @@ class _Shape:
 def open_synthetic(request: OpenRequest) -> FolderDataset:
     """Open the synthetic data set of these settings, drawing it first where it is not there yet."""
     settings = request.settings
+    require_within("synthetic_images", settings.images or 0, "data.images", UsageError)
+    require_within("image_pixels", settings.image_width * settings.image_height, "an image", UsageError)
     parameters = SyntheticParameters(
         settings.images or DEFAULT_IMAGES,
         settings.image_width,

@@ -97,7 +97,10 @@ def open_voc(request: OpenRequest) -> FolderDataset:
 def open_voc_folder(folder: Path, request: OpenRequest, name: str) -> FolderDataset:
     """Open a folder in VOC's layout."""
     if request.need_keypoints:
-        raise UsageError(f"data set {name} has no keypoints, which this model needs")
+        raise UsageError(
+            f"data set {name} has no keypoints, which this model needs",
+            "choose a model without keypoints, or COCO's keypoint annotations",
+        )
     split = _choose_items(folder, request)
     judge = Judge(request.skip_bad)
     wanted = split.items[: request.settings.images]
@@ -275,8 +278,12 @@ def read_voc_xml(path: Path) -> VocFile:
     except (ParseError, ValueError, LookupError) as error:
         position = getattr(error, "position", None)
         where = f", line {position[0]}" if position else ""
-        raise VocXmlError(f"{path}{where}: is not well-formed XML") from None
+        raise VocXmlError(
+            f"{path}{where}: is not well-formed XML", "restore the file, or remove it"
+        ) from None
     size, objects = root.find("size"), root.findall("object")
+    if root.tag != "annotation" and size is None and not objects:
+        raise VocXmlError(f"{path}: is XML of something else", "restore the file, or remove it")
     require_within("image_objects", len(objects), f"{path}", VocXmlError)
     return VocFile(
         _read_text(root, "filename"),

@@ -38,6 +38,7 @@ from detscope.data.images import SUFFIXES
 from detscope.errors import InputError, UsageError
 from detscope.limits import require_within
 
+_YAML_HINT = "expected train: and val: as names of folders, and names: as a list of texts"
 _NAME_FILES = ("classes.txt", "obj.names", "labels/classes.txt")
 _FOLDERS: dict[Split, tuple[str, ...]] = {"train": ("train", "train2017"), "val": ("val", "valid", "test")}
 _Lines = list[tuple[int, list[str]]]  # of a label file: numbers from 1, and words
@@ -46,7 +47,10 @@ _Lines = list[tuple[int, list[str]]]  # of a label file: numbers from 1, and wor
 def open_yolo_folder(folder: Path, request: OpenRequest, name: str) -> FolderDataset:
     """Open a folder with YOLO text labels."""
     if request.need_keypoints:
-        raise UsageError(f"data set {name} has no keypoints, which this model needs")
+        raise UsageError(
+            f"data set {name} has no keypoints, which this model needs",
+            "choose a model without keypoints, or COCO's keypoint annotations",
+        )
     described = _find_yaml(folder)
     content = _read_yaml(described) if described is not None else {}
     base = folder.parent if folder.is_file() else folder
@@ -56,7 +60,10 @@ def open_yolo_folder(folder: Path, request: OpenRequest, name: str) -> FolderDat
     if not (own and other):  # divided by us
         everything = [*own, *other] or _list_images(base)
         if not everything:
-            raise InputError(f"{folder}: no images found beside its labels")
+            raise InputError(
+                f"{folder}: no images found beside its labels",
+                "expected images/ beside labels/, with the same names",
+            )
         split = divide_items({str(image): image for image in everything}, request)
     judge = Judge(request.skip_bad)
     images = split.items[: request.settings.images]
@@ -93,7 +100,7 @@ def _read_label_lines(image: Path, base: Path, judge: Judge) -> _Lines:
         require_within("image_objects", len(lines), "is too long")
     except (OSError, UnicodeDecodeError, InputError) as error:
         reason = error.message if isinstance(error, InputError) else "cannot be read as text"
-        judge.report_problem(relative_name(image, base), None, f"label file {path.name} {reason}", "noted")
+        judge.report_problem(relative_name(image, base), None, f"label file {path.name} {reason}")
         return []
     return [(number, line.split()) for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -181,6 +188,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = loader.construct_document(node)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise InputError(f"{path}: is not YAML: {type(error).__name__}", "correct the file") from None
+    if not isinstance(content, dict) and path.stem in ("data", "dataset"):
+        raise InputError(f"{path}: has no keys", _YAML_HINT)
     return content if isinstance(content, dict) else {}
 
 
@@ -210,11 +219,13 @@ def _read_class_names(content: dict[str, Any], base: Path) -> tuple[str, ...]:
         try:
             by_number = {parse_whole(number): _parse_class_name(name, base) for number, name in names.items()}
         except ValueError:
-            raise InputError(f"{base}: class numbers in its YAML file are not numbers") from None
+            raise InputError(f"{base}: class numbers in its YAML file are not numbers", _YAML_HINT) from None
         last = max(by_number, default=-1)
         require_within("classes", last + 1, f"{base}")
         return tuple(by_number.get(number, f"class {number}") for number in range(last + 1))
-    if isinstance(names, list):
+    if names is not None and not isinstance(names, list):
+        raise InputError(f"{base}: names in its YAML file is {shorten_value(names)}", _YAML_HINT)
+    if names:
         return tuple(_parse_class_name(name, base) for name in names)
     for name in _NAME_FILES:
         if (base / name).is_file():
@@ -233,7 +244,7 @@ def _parse_class_name(name: Any, base: Path) -> str:
     try:
         return require_name(str(name))
     except ValueError as error:
-        raise InputError(f"{base}: a class name in its YAML file: {error}") from None
+        raise InputError(f"{base}: a class name in its YAML file: {error}", _YAML_HINT) from None
 
 
 def _list_split(base: Path, content: dict[str, Any], split: Split) -> list[Path]:
@@ -245,9 +256,14 @@ def _list_split(base: Path, content: dict[str, Any], split: Split) -> list[Path]
         wrong = [value for value in (*texts, root or "") if not isinstance(value, str)]
         if wrong:
             raise InputError(
-                f"{base}: {split} in its YAML file is {shorten_value(wrong[0])}, not the name of a folder"
+                f"{base}: {split} in its YAML file is {shorten_value(wrong[0])}, not the name of a folder",
+                _YAML_HINT,
             )
-        return [image for text in texts for image in _expand_entry(text, base, root)]
+        found = [image for text in texts for image in _expand_entry(text, base, root)]
+        if not found and split != "val":
+            named = ", ".join(shorten_value(text) for text in texts)
+            raise InputError(f"{base}: no images in {named}, its YAML file's {split}", _YAML_HINT)
+        return found
     places = (
         place
         for name in _FOLDERS[split]
@@ -262,7 +278,7 @@ def _expand_entry(text: str, base: Path, root: str | None) -> Iterator[Path]:
         try:
             require_name(name)
         except ValueError as error:
-            raise InputError(f"{base}: a folder in its YAML file: {error}") from None
+            raise InputError(f"{base}: a folder in its YAML file: {error}", _YAML_HINT) from None
     places = [base / (root or ""), base]
     for place in (*(start / text for start in places), base / text.removeprefix("../").removeprefix("./")):
         if place.is_dir():

@@ -16,6 +16,8 @@ def find_format(path: Path) -> Format:
     """The first format that recognizes a file by its first bytes, unpacked where it is packed."""
     if path.is_dir():
         raise InputError(f"{path} is a folder", "give the recorded files themselves")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a pipe or a device", "give a file: it is read more than once")
     try:
         head = next(RecordedFile(path).read_pieces(HEAD_BYTES), b"")
     except OSError as error:

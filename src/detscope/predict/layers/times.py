@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detscope.errors import InputError
+from detscope.limits import read_csv_rows
 from detscope.predict.layers.graph import Convolution, Operation, Shape
 from detscope.runs.atomic import write_text
 
@@ -69,7 +70,7 @@ def read_layer_times(path: Path) -> list[LayerTime]:
     if not lines or tuple(lines[0].split(",")) not in (COLUMNS, _OLDER_COLUMNS):
         raise InputError(f"{path} holds no times of layers", _HINT)
     found = []
-    for number, cells in enumerate(csv.DictReader(lines), 2):
+    for number, cells in enumerate(read_csv_rows(path, lines), 2):
         try:
             found.append(_from_cells(cells))
         except (ValueError, TypeError, AttributeError) as error:

@@ -18,7 +18,7 @@ from detscope.record.script.pacing import StepPacer
 from detscope.record.script.recorder import EVALUATION
 from detscope.record.steps.schedule import RECORDED
 from detscope.runs.definitions import DEFINITIONS
-from detscope.runs.writer import RunWriter
+from detscope.runs.writer import RunWriter, read_table
 
 if TYPE_CHECKING:
     from detscope.record.script.recording import ScriptRecording
@@ -107,7 +107,7 @@ def read_step_figures(folder: Path) -> ScriptStepFigures:
     paths = [folder / f"{table}.parquet" for table in ("steps", "content")]
     if not all(path.exists() for path in paths):
         return ScriptStepFigures()
-    steps, content = (pl.read_parquet(path) for path in paths)
+    steps, content = (read_table(path) for path in paths)
     recorded = steps.filter(pl.col("mode") == RECORDED)
     other, whole = (
         recorded.filter(pl.col("phase") == phase)["wall_ns"].to_list() for phase in ("other", "step")
@@ -126,7 +126,7 @@ def read_step_figures(folder: Path) -> ScriptStepFigures:
 def _find_unheard(path: Path, recorded: pl.DataFrame) -> float:
     if not path.exists():
         return 1.0
-    spans = pl.read_parquet(path).filter(pl.col("step").is_in(recorded["step"].unique().implode()))
+    spans = read_table(path).filter(pl.col("step").is_in(recorded["step"].unique().implode()))
     heard = spans.filter((pl.col("direction") == "other") & ~pl.col("kind").is_in(["stage", "outside"]))
     with_spans = pl.col("step").is_in(spans["step"].unique().implode())
     whole = sum(recorded.filter((pl.col("phase") == "other") & with_spans)["wall_ns"].to_list())

@@ -29,7 +29,7 @@ from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_tr
 from detscope.record.steps.schedule import BARE, CENSUS, MEMORY, OPERATORS, RECORDED, WARMUP
 from detscope.record.steps.share import RecordingShare, measure_event_ns
 from detscope.record.steps.tables import OpenStep
-from detscope.runs.writer import write_table
+from detscope.runs.writer import read_table, write_table
 from detscope.zoo.contract import list_names
 
 EVALUATION = "evaluation"  # the mode of evaluation steps in a script that trains
@@ -371,4 +371,4 @@ class ScriptRecorder(StepRecorder):
             return
         early = pl.col("step") < before
         mode = pl.when(early).then(pl.lit(mode_before)).otherwise(pl.col("mode"))
-        write_table(path, pl.read_parquet(path).with_columns(mode.alias("mode")))
+        write_table(path, read_table(path).with_columns(mode.alias("mode")))

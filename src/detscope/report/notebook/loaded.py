@@ -111,7 +111,8 @@ class LoadedRun(Run):
         whole = self.folder / f"{table}.parquet"
         try:
             if whole.is_file():
-                return int(pl.scan_parquet(whole).select(pl.len()).collect().item())
+                with whole.open("rb") as file:
+                    return int(pl.scan_parquet(file).select(pl.len()).collect().item())
             return self.table(table, [next(iter(TABLES[table]))]).height
         except (DetscopeError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
             return None

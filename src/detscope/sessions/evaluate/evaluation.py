@@ -166,6 +166,8 @@ def _finish_run(
     """Keep detections first, then what is said about them."""
     write_bytes(writer.folder / DETECTIONS, encode_results(found, truth))
     progress.note(f"measuring {len(found):,} detections against {len(truth):,} objects")
+    for reason, count in left_out.items():
+        progress.note(f"left out: detections {reason}: {count:,}")
     measured = drawn = measure_accuracy(truth, found)
     if truth.masks is None or found.masks is None:  # masks of one side alone would look like an error
         drawn = replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from detscope.errors import InputError
+from detscope.limits import read_csv_rows
 from detscope.runs.reader import Run, load_run
 from detscope.sweep.outcome import OUT_OF_MEMORY
 from detscope.sweep.store import COLUMNS, read_rows
@@ -61,7 +61,7 @@ def rows_of_store(path: Path) -> list[MeasuredRow]:
 def rows_of_export(path: Path, text: str) -> list[MeasuredRow]:
     """The rows of a CSV that `detscope sweep export` wrote."""
     found = []
-    for number, cells in enumerate(csv.DictReader(text.splitlines()), 2):
+    for number, cells in enumerate(read_csv_rows(path, text.splitlines()), 2):
         try:
             row = {
                 name: _CELLS.get(kind.split()[0], str)(cells[name]) if cells.get(name) else None

@@ -286,7 +286,9 @@ def find_network(text: str) -> LayerGraph:
     graphs = {graph.name: graph for graph in read_layers(Path(file)).values()}
     if name not in graphs:
         near = get_close_matches(name, graphs, 1)
-        raise InputError(f"{file} has no network {name!r}", f"did you mean {near[0]}?" if near else "")
+        raise InputError(
+            f"{file} has no network {name!r}", f"did you mean {near[0]}?" if near else "look into the file"
+        )
     return graphs[name]
 
 

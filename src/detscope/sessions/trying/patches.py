@@ -12,8 +12,15 @@ from dataclasses import dataclass, field
 from detscope.errors import InputError
 
 NO_FILE = "/dev/null"
-_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-_UNKNOWN = ("rename from ", "copy from ", "GIT binary patch", "Binary files ")
+_HUNK = re.compile(r"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
+_UNKNOWN = (
+    "rename from ",
+    "copy from ",
+    "GIT binary patch",
+    "Binary files ",
+    "new file mode 12",
+    "new mode 12",
+)
 
 
 @dataclass
@@ -24,6 +31,7 @@ class Hunk:
     start: int  # line of the file, from 0
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    changes: bool = False  # it has lines that go or come
     bare_end: bool = False  # the last line of `after` has no end
 
 
@@ -65,6 +73,8 @@ def read_patch(text: str, name: str) -> list[FilePatch]:
             at += 1
     if not any(one.hunks for one in found):
         raise InputError(f"{name} is no unified diff", "make one: git diff > FILE, or diff -u OLD NEW > FILE")
+    if not any(hunk.changes for one in found for hunk in one.hunks):
+        raise InputError(f"{name} changes nothing", "a diff has lines that begin with - or +")
     return found
 
 
@@ -86,6 +96,7 @@ def _read_hunk(lines: Sequence[str], at: int, file: FilePatch, name: str) -> int
         kind, content = lines[at][:1] or " ", lines[at][1:]  # mail takes the blank from an empty line
         if kind == "\\":
             hunk.bare_end = lines[at - 1][:1] in (" ", "+")
+        hunk.changes |= kind in ("+", "-")
         if kind in (" ", "-"):
             hunk.before.append(content)
         if kind in (" ", "+"):

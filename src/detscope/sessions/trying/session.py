@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path, PurePath
 
 import msgspec
@@ -190,5 +191,11 @@ def check_request(request: TryRequest) -> None:
         raise UsageError("nothing to try", "give --patch FILE, --set KEY=VALUE, --env K=V or --finding ID")
     if request.rounds < 2:
         raise UsageError(f"--rounds {request.rounds}: two pairs are the least", "the usual is 12")
+    if request.steps is not None and request.steps < 1:
+        raise UsageError(f"--steps {request.steps}: one is the least", "leave it out for those of the run")
+    if request.seed is not None and not 0 <= request.seed < 2**32:
+        raise UsageError(f"--seed {request.seed} is none", "a whole number from 0 to 4294967295")
+    if not 0 < request.budget_s < inf:
+        raise UsageError("--budget leaves no time, or has no end", "for example --budget 5m")
     if not request.tolerance >= 0:
         raise UsageError(f"--tolerance {request.tolerance} is no share", "for example 1e-4, or inf")
