@@ -97,7 +97,7 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
     beyond = RuntimeError("value cannot be converted to type float without overflow")
     for command, told in (
         (read_nul, "NUL character"),
-        (lambda: Path("").with_name("x"), "is empty"),
+        (lambda: Path().with_name("x"), "is empty"),
         (raising(beyond), "beyond what"),
     ):
         assert run_guarded(raising_inside_of_us_from(command), ["show"]) == 2
