@@ -107,6 +107,7 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
         read_too_long,
         raising(MemoryError()),
         raising(RuntimeError("can't start new thread")),
+        raising(OSError(27, "File too large")),
     ):
         # whatever line of theirs or ours asked for it
         code = run_guarded(raising_inside_of_us_from(command), ["show"])
