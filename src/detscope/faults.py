@@ -133,7 +133,7 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         where = "" if error.filename is None else f" {error.filename}"
         return MachineError(
-            f"no space left{where}: {error.strerror}", "free some space, or choose another disk"
+            f"cannot write{where}: {error.strerror}", "free some space, or choose another disk"
         )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
