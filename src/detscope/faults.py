@@ -130,6 +130,11 @@ def classify_fault(error: BaseException) -> DetscopeError | None:
         return UsageError("a name holds a NUL character, which no file has", "look at paths and settings")
     if isinstance(error, ValueError) and error_text(error).endswith("has an empty name"):  # pathlib's words
         return UsageError("the name of a file is empty, or that of a folder", "give a file's name")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        where = "" if error.filename is None else f" {error.filename}"
+        return MachineError(
+            f"cannot write{where}: {error.strerror}", "free some space, or choose another disk"
+        )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename)
         return MachineError(

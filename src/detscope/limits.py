@@ -139,6 +139,8 @@ def read_csv_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> csv
             try:
                 return super().__next__()
             except csv.Error as error:
-                raise InputError(f"{path}, line {self.line_num + 1}: {error}", "is a quote left open?") from error
+                raise InputError(
+                    f"{path}, line {self.line_num + 1}: {error}", "is a quote left open?"
+                ) from error
 
     return NamedReader(lines, delimiter=delimiter)

@@ -95,7 +95,11 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
         Path("a\0b").read_text()
 
     beyond = RuntimeError("value cannot be converted to type float without overflow")
-    for command, told in ((read_nul, "NUL character"), (lambda: Path("").with_name("x"), "is empty"), (raising(beyond), "beyond what")):
+    for command, told in (
+        (read_nul, "NUL character"),
+        (lambda: Path().with_name("x"), "is empty"),
+        (raising(beyond), "beyond what"),
+    ):
         assert run_guarded(raising_inside_of_us_from(command), ["show"]) == 2
         assert told in capsys.readouterr().err
     for command in (
@@ -103,6 +107,7 @@ def test_what_the_machine_refuses_is_no_bug_of_ours(capsys: pytest.CaptureFixtur
         read_too_long,
         raising(MemoryError()),
         raising(RuntimeError("can't start new thread")),
+        raising(OSError(27, "File too large")),
     ):
         # whatever line of theirs or ours asked for it
         code = run_guarded(raising_inside_of_us_from(command), ["show"])

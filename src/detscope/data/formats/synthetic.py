@@ -8,6 +8,7 @@ parameters and then reused.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -185,7 +186,9 @@ def _draw_image(path: Path, parameters: SyntheticParameters, index: int) -> list
         draw.polygon(corners, fill=shape.colour, outline=(20, 20, 20))
     grain = random.normal(0.0, 6.0, (height, width, 3))
     noisy = (np.asarray(picture, dtype=np.float64) + grain).clip(0, 255).astype(np.uint8)
-    Image.fromarray(noisy).save(path, "JPEG", quality=JPEG_QUALITY)
+    encoded = io.BytesIO()  # PIL writes a part of it and says nothing where a disk is full
+    Image.fromarray(noisy).save(encoded, "JPEG", quality=JPEG_QUALITY)
+    path.write_bytes(encoded.getbuffer())
     return shapes
 
 
