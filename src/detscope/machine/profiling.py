@@ -26,7 +26,7 @@ def make_session(activity: str | None = None, setting: str | None = None, **opti
     config = None if setting is None else find_setting(setting)
     kind: Any = profiler.profile
     if isinstance(kind, type):  # else somebody's stand-in
-        kind = _make_silent(kind)
+        kind = _make_silent(kind, bool(options.get("profile_memory")))
     return kind(activities=activities, experimental_config=config, acc_events=True, **options)
 
 
@@ -54,7 +54,7 @@ def _find_log_level() -> Any:
 
 
 @functools.lru_cache(maxsize=4)
-def _make_silent(plain: type[Any]) -> type[Any]:
+def _make_silent(plain: type[Any], with_memory: bool) -> type[Any]:
     """The class without a warning of torch 2.10, which comes unless events of cycles are to be kept.
 
     Keeping them makes a Python object of each, a hundred times as dear as reading them. So it is told that
@@ -66,7 +66,7 @@ def _make_silent(plain: type[Any]) -> type[Any]:
         _written_from: int | None = None  # what it was before
 
         def start(self) -> None:
-            level = _find_log_level() if self.profile_memory else None
+            level = _find_log_level() if with_memory else None
             if level is not None:
                 self._written_from, level.value = level.value, max(level.value, _ERROR)
             # read at the first start, without it the library writes to stderr; the script's own names stay so
@@ -79,9 +79,11 @@ def _make_silent(plain: type[Any]) -> type[Any]:
                     del os.environ["KINETO_LOG_LEVEL"]
 
         def stop(self) -> None:
-            super().stop()
-            if self._written_from is not None:
-                _find_log_level().value, self._written_from = self._written_from, None
+            try:
+                super().stop()
+            finally:
+                if self._written_from is not None:
+                    _find_log_level().value, self._written_from = self._written_from, None
 
         def prepare_trace(self) -> None:
             super().prepare_trace()
