@@ -48,5 +48,14 @@ def test_what_is_copied_into_a_tensor_of_the_host_is_told_to_be_made_on_the_devi
 def test_one_value_per_call_is_no_list_of_values_unless_the_function_is_for_one_of_them(code, rule, tmp_path):
     row = list(place(code=code, around="", count=5))
     row[10] = 5 if "+=" in code else 1  # in one call
-    (found,) = [one for one in summarize(write_counted(tmp_path, [tuple(row)])).findings if one.where]
+    launched = place(line=8, kind="launch", code="loss = loss / boxes", around="")
+    rows = [tuple(row), launched]
+    (found,) = [one for one in summarize(write_counted(tmp_path, rows)).findings if one.where]
     assert found.rule == rule
+
+
+def test_values_read_call_by_call_where_nothing_is_launched_between_are_a_list_of_values(tmp_path):
+    row = list(place(code="boxes = float(num_boxes)", around="", count=5))
+    row[10] = 1  # in one call
+    (found,) = [one for one in summarize(write_counted(tmp_path, [tuple(row)])).findings if one.where]
+    assert found.rule == "item_per_key"

@@ -72,3 +72,15 @@ def test_a_loaded_file_is_read_for_its_calls_once_and_again_when_it_was_changed(
     assert read.count("MakeOnce(1)\n") == 2  # for its calls, and for the statement around one
     file.write_text("\nMakeOnce(22)\n")
     assert find_made() == [("22", 2)]
+
+
+def test_a_module_of_the_script_s_is_found_however_many_were_loaded_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6001):
+        monkeypatch.setitem(sys.modules, f"many.m{number}", ModuleType("m"))
+    module = ModuleType("comes_late")
+    module.__file__ = str(tmp_path / "comes_late.py")
+    (tmp_path / "comes_late.py").write_text("MakeLate(3)\n")
+    monkeypatch.setitem(sys.modules, "comes_late", module)
+    assert [call["with"] for call in find_calls(["MakeLate"], own_only=True)] == ["3"]

@@ -137,7 +137,9 @@ HELD_OPTIONAL = {
 }
 # Python's own, and those of classes of ours that another file looks into.
 NOT_TORCHS = {
+    "_RJEM_MALLOC_CONF",
     "_asdict",
+    "_bootstrap",
     "_fields",
     "_inheriting",
     "_replace",

@@ -33,7 +33,7 @@ def find_calls(names: Collection[str], own_only: bool = False) -> list[dict[str,
 def _list_sources(own_only: bool) -> list[str]:
     """Files of modules that are loaded; Python's own and those of libraries that call nothing of ours."""
     own, packaged = [], []
-    for name, module in list(sys.modules.items())[:_MOST_FILES]:
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
@@ -43,7 +43,7 @@ def _list_sources(own_only: bool) -> list[str]:
         elif name.partition(".")[0] not in _NOT_OWN or name == "__main__":
             own.append(file)
     own.sort(key=lambda file: file != getattr(sys.modules.get("__main__"), "__file__", ""))
-    return own if own_only else [*own, *packaged]
+    return (own if own_only else [*own, *packaged])[:_MOST_FILES]
 
 
 @lru_cache(maxsize=2 * _MOST_FILES)

@@ -127,7 +127,11 @@ def _unwrap_batches(iterator: Any, batches: StepBatches) -> None:
 
     @functools.wraps(plain)
     def next_data(self: Any) -> Any:
-        data = plain(self)
+        try:
+            data = plain(self)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         if isinstance(data, FetchedBatch):
             data.timing.arrived_ns = perf_counter_ns()
             batches.add_made(data.timing)
