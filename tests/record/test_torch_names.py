@@ -139,7 +139,6 @@ HELD_OPTIONAL = {
 NOT_TORCHS = {
     "_RJEM_MALLOC_CONF",
     "_asdict",
-    "_bootstrap",
     "_fields",
     "_inheriting",
     "_replace",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from detscope.machine.accelerator import Accelerator
-from detscope.record.foreign import OWN, Patches, drop_own_frames, frames_above
+from detscope.record.foreign import Patches, drop_own_frames
 from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.model.named_parts import optimizer_part
 from detscope.record.script.loading import watch_loaders
@@ -70,7 +69,6 @@ class Hooks:
         if vars(torch.autograd)["_profiler_enabled"]():
             tracker.recording.make_way()
         watch_loaders(patches, tracker.batches)
-        patches.put(warnings, "warn", _make_warn(warnings.warn))
         hide_from_compiler()
         tracker.recording.ranks.attach_watch(patches, tracker.find_phase)
         tracker.recording.device_found = self._watch_copies
@@ -165,32 +163,6 @@ def _make_module_call(tracker: ScriptTracker) -> Callable[..., Any]:
             raise
 
     return call_module
-
-
-def _make_warn(plain: Callable[..., None]) -> Callable[..., None]:
-    """Warnings name the line that they would name without us: our frames count as nobody's."""
-
-    @functools.wraps(plain)
-    def warn(*args: Any, **kwargs: Any) -> None:
-        level = args[2] if len(args) > 2 else kwargs.get("stacklevel", 1)
-        if not is_compiling() and isinstance(level, int):
-            level = max(2, level) if kwargs.get("skip_file_prefixes") else level
-            counted, above = 1, 0
-            for frame in frames_above(sys._getframe(1).f_back):
-                name = frame.f_code.co_filename
-                if counted >= level:
-                    break
-                above += name.startswith(OWN)
-                # those of an import are counted by nobody
-                counted += not name.startswith(OWN) and not ("importlib" in name and "_bootstrap" in name)
-            level += 1 + above
-            if len(args) > 2:
-                args = (*args[:2], level, *args[3:])
-            else:
-                kwargs["stacklevel"] = level
-        plain(*args, **kwargs)
-
-    return warn
 
 
 def _make_copy(plain: Callable[..., Any], tracker: ScriptTracker) -> Callable[..., Any]:
