@@ -8,6 +8,7 @@ from torch import nn
 
 from census_runs import record_census
 from detscope.analyze.summary import summarize
+from detscope.record.census.places import tensors_in_batch
 
 
 def move_positions(output):
@@ -89,3 +90,22 @@ def test_data_that_has_to_come_over_is_left_alone(add, tmp_path):
 def test_an_embedding_of_positions_is_no_image(tmp_path):
     assert not find_copies(move_embedding, tmp_path, "float_batches")
     assert find_copies(move_embedding, tmp_path / "again")
+
+
+def test_a_batch_that_answers_to_every_name_is_not_asked_and_its_tensors_are_found() -> None:
+    class Batch:
+        def __init__(self) -> None:
+            self.tensors, self.masks = torch.ones(2), [torch.zeros(1)]
+
+        def to(self, device: str) -> Batch:
+            return self
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    class Silent:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(name)
+
+    batch = Batch()
+    assert list(tensors_in_batch(({"a": batch}, Silent()))) == [batch.tensors, *batch.masks]

@@ -15,14 +15,21 @@ def find_model_call(frame: FrameType) -> Site | None:
     above: FrameType | None = frame
     outermost: FrameType | None = None
     while above is not None:
-        if above.f_code.co_filename.endswith("torch/nn/modules/module.py") or _is_forward(above):
+        if _is_torchs_call(above) or _is_forward(above):
             outermost = above
         above = above.f_back
     return None if outermost is None or outermost.f_back is None else _make_site(outermost.f_back)
 
 
+def _is_torchs_call(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename.endswith("torch/nn/modules/module.py")
+
+
 def _is_forward(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("self"), nn.Module)
+    """Whether somebody calls `forward` by name; a frame that is asked for its locals keeps them."""
+    if frame.f_code.co_name != "forward" or _is_torchs_call(frame.f_back):
+        return False
+    return isinstance(frame.f_locals.get("self"), nn.Module)
 
 
 def find_site_above(frame: FrameType, folder: str) -> Site | None:

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections import UserDict
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 from detscope.record.census.calls import Loan, look_at_call
+from detscope.record.model.borders import attributes_of, items_of
+
+_DEEPEST = 8  # lists, dicts and objects around a tensor of a batch
 
 
 class _HostTensor(NamedTuple):
@@ -160,17 +164,20 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
             yield from tensors_of(one)
 
 
-def tensors_in_batch(batch: Any) -> Iterable[torch.Tensor]:
-    """Tensors that a loader gave, also in mappings and in objects that can be moved, as a NestedTensor is."""
-    if isinstance(batch, (list, tuple)):
-        for one in batch:
-            yield from tensors_in_batch(one)
-    elif isinstance(batch, Mapping):
-        yield from tensors_in_batch(list(batch.values()))
-    elif hasattr(batch, "to") and not isinstance(batch, torch.Tensor):
-        yield from tensors_of(getattr(batch, "__dict__", {}))
-    else:
-        yield from tensors_of(batch)
+def tensors_in_batch(batch: Any, depth: int = 0) -> Iterable[torch.Tensor]:
+    """Tensors that a loader gave, also in objects that can be moved, as a NestedTensor is.
+
+    No code of theirs runs: a batch that answers to every name would answer to ours too.
+    """
+    kind = type(batch)
+    if issubclass(kind, torch.Tensor):
+        yield batch
+    elif depth < _DEEPEST:
+        is_container = issubclass(kind, (list, tuple, dict, UserDict))
+        moves = not is_container and hasattr(kind, "to")
+        held = list(attributes_of(batch, kind).values()) if moves else items_of(batch, kind)
+        for one in held:
+            yield from tensors_in_batch(one, depth + 1)
 
 
 def find_counters(optimizers: Iterable[Any]) -> Iterable[torch.Tensor]:
