@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 
 from detscope.errors import InputError, MachineError
 from detscope.runs.atomic import write_atomically, write_text
-from detscope.runs.folder import create_run_folder, find_run
+from detscope.runs.folder import create_run_folder, find_run, find_run_inside
 from detscope.runs.reader import load_run
 from detscope.runs.writer import RunWriter
 
@@ -33,6 +34,20 @@ def test_latest_points_at_the_newest_run(tmp_path):
     second.close_run("ok")
     assert find_run(None, tmp_path) == second.folder.resolve()
     assert find_run(second.folder.name[:-2], tmp_path) == second.folder.resolve()
+
+
+@pytest.mark.parametrize("find", [find_run, find_run_inside])
+@pytest.mark.parametrize("newest_goes", [False, True])
+def test_the_latest_is_found_where_its_link_is_gone_or_leads_nowhere(tmp_path, find, newest_goes):
+    for second in ("01", "03", "02"):
+        made = tmp_path / f"202611180900{second}Z-train-a-0{second}0"
+        made.mkdir()
+        (made / "run.json").write_text("{}")
+    latest, before = tmp_path / "20261118090003Z-train-a-0030", tmp_path / "20261118090002Z-train-a-0020"
+    if newest_goes:
+        (tmp_path / "latest").symlink_to(latest.name)
+        shutil.rmtree(latest)
+    assert find("", tmp_path) == (before if newest_goes else latest).resolve()
 
 
 def test_names_of_models_cannot_leave_the_folder(tmp_path):

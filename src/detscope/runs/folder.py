@@ -139,8 +139,11 @@ def _find_named(name: str, parent: Path) -> Path:
         names = ", ".join(match.name for match in matches[:MOST_CANDIDATES])
         more = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
         raise InputError(f"{name!r} fits {len(matches)} runs: {names}{more}", "give more of the name")
-    if name == "latest":
-        raise InputError(f"no run in {parent}", MAKE_A_RUN)
+    if name == "latest":  # the link is not everywhere, and what it named may have been removed
+        there = run_folders(parent) if parent.is_dir() else []
+        if not there:
+            raise InputError(f"no run in {parent}", MAKE_A_RUN)
+        return max(there, key=lambda path: (path.name.split("-")[0], path.name)).resolve()
     if os.path.isdir(name):  # noqa: PTH112  (a Path raises where the name is too long)
         raise InputError(
             f"{name} is not a run: it has no run.json", "give a folder that a measuring verb wrote"
