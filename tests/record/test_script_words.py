@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,65 @@ def test_errors_that_a_script_catches_and_tells_have_no_frames_of_ours(listen: A
         assert [text.count("\n") for text in told] == [text.count("\n") for text in plain]
     assert len(model.told) > 5
     assert {text.count("\n") for text in model.told} == {in_forward.count("\n")}
+
+
+def warn_callers() -> None:
+    for level in range(2, 7):
+        warnings.warn(f"caller {level}", stacklevel=level)
+
+
+class WarningData(list[torch.Tensor]):
+    def __getitem__(self, index: Any) -> Any:
+        warn_callers()
+        return super().__getitem__(index)
+
+
+class WarningNet(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        warn_callers()
+        return super().forward(x)
+
+
+class WarningLoss(nn.Module):
+    def forward(self, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        warn_callers()
+        return nn.functional.mse_loss(found, wanted)  # warns of its caller that sizes differ
+
+
+class WarningEMA:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = copy.deepcopy(model)
+
+    def update(self) -> None:
+        warn_callers()
+
+
+def train_with_warnings() -> Counter[tuple[str, int, str]]:
+    """Which warnings at which lines, and how many of each."""
+    model, criterion = WarningNet(), WarningLoss()
+    optimizer, average = torch.optim.SGD(model.parameters(), lr=0.1), WarningEMA(model)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in range(2):
+            for batch in DataLoader(WarningData(torch.randn(12, 8)), batch_size=2):
+                optimizer.zero_grad()
+                criterion(model(batch), torch.zeros(2)).backward()
+                optimizer.step()
+                average.update()
+            schedule.step(epoch)  # warns of its caller
+    return Counter((one.filename, one.lineno, str(one.message)) for one in caught)
+
+
+@pytest.mark.parametrize("options", [{}, {"level": "phases"}, {"level": "ops", "memory": True}], ids=str)
+def test_warnings_that_name_a_caller_name_the_same_one_as_without_us(listen: Any, options: Any) -> None:
+    told = []
+    for listening in (nullcontext(), listen(**options)):
+        with listening:
+            told.append(train_with_warnings())
+    plain, recorded = told
+    assert len(plain) > 12
+    assert recorded == plain
 
 
 def test_the_function_that_warns_is_python_s_own_as_torch_jit_knows_it_by_identity(listen: Any) -> None:

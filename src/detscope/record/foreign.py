@@ -94,7 +94,7 @@ def drop_own_frames(error: BaseException, outer: str = "") -> None:
     trace = error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if outer and name == outer:
+        if outer and name.startswith(outer):  # the name may have words behind it, see `own_code`
             frames = []
         elif not name.startswith(OWN):
             frames.append(trace)

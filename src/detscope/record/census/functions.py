@@ -208,7 +208,7 @@ class FunctionListener(TorchFunctionMode):
 
 def _leave_us(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is not of this file: who called the function."""
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_filename.startswith(__file__):
         frame = frame.f_back
     return frame
 

@@ -33,6 +33,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from detscope.record.foreign import Patches, drop_own_frames
 from detscope.record.model.borders import BorderWriter, CallState, Pair, is_traced
+from detscope.record.own_code import pass_over_in_warnings
 
 
 @dataclass(frozen=True)
@@ -361,6 +362,7 @@ class ModuleCalls:
         """Replace `nn.Module.__call__`; a listener may handle calls that come while none is under way."""
         if self.installed:
             return
+        pass_over_in_warnings()
         current = vars(nn.Module)["__call__"]
         # what a script begins with knew no model yet: this one does its work too
         plain = self._plain = vars(current)["__wrapped__"] if current is self._listener.replaces else current

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,12 +21,12 @@ from detscope.machine.accelerator import Accelerator
 from detscope.record.foreign import Patches, drop_own_frames
 from detscope.record.model.calls import put_around, torch_captures
 from detscope.record.model.named_parts import optimizer_part
+from detscope.record.own_code import hide_from_compiler, pass_over_in_warnings
 from detscope.record.script.loading import watch_loaders
 from detscope.record.script.tracker import OPTIMIZER, TRANSFER, ScriptTracker
 from detscope.record.transforms.timer import end_timing
 
 CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
-_PACKAGE = __name__.partition(".")[0]
 
 
 class Hooks:
@@ -41,6 +40,7 @@ class Hooks:
     def install(self, torch_is_new: bool = False) -> None:
         """Begin to listen; optimizers that were made before are known by looking at all objects there are."""
         tracker, patches = self._tracker, self._patches
+        pass_over_in_warnings()
         for one in () if torch_is_new else _list_optimizers():
             tracker.add_optimizer(one)
         tracker.module_call = _make_module_call(tracker)
@@ -182,38 +182,3 @@ def _make_copy(plain: Callable[..., Any], tracker: ScriptTracker) -> Callable[..
             end()
 
     return copy_tensor
-
-
-def hide_from_compiler() -> None:
-    """Have our functions run in Python where compiled code calls them; what they call may be compiled."""
-    try:
-        from torch._C._dynamo import eval_frame
-
-        strategy = eval_frame._FrameExecStrategy(
-            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
-        )
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] == _PACKAGE and isinstance(module, ModuleType):
-                for value in list(vars(module).values()):
-                    if getattr(value, "__module__", None) == name:
-                        for code in _find_codes(value):
-                            eval_frame.set_code_exec_strategy(code, strategy)
-    except (ImportError, AttributeError, TypeError):  # another torch: its compiler looks at them itself
-        return
-
-
-def _find_codes(value: Any) -> Iterator[CodeType]:
-    """Code of a function, a method or a class, with what is nested inside."""
-    if isinstance(value, (staticmethod, classmethod)):
-        yield from _find_codes(value.__func__)
-    elif isinstance(value, property):
-        yield from _find_codes(value.fget)
-    elif isinstance(value, FunctionType):
-        yield from _find_codes(value.__code__)
-    elif isinstance(value, type):
-        for member in list(vars(value).values()):
-            yield from _find_codes(member)
-    elif isinstance(value, CodeType):
-        yield value
-        for constant in value.co_consts:
-            yield from _find_codes(constant)

@@ -22,6 +22,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from detscope.record.foreign import Patches
+from detscope.record.own_code import pass_over_in_warnings
 from detscope.record.transforms.budget import TimingBudget
 from detscope.record.transforms.discovery import find_transforms, list_attributes
 from detscope.record.transforms.looks import CodeLooks, LooksInside
@@ -376,6 +377,7 @@ def find_timer() -> TransformTimer:
     global _timer
     process = os.getpid()
     if _timer is None:
+        pass_over_in_warnings()  # a worker that was spawned has modules of its own
         _timer = (process, TransformTimer())
     elif _timer[0] != process:
         _timer[1].begin_in_fork()
