@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PERIOD_S, FIRST_PERIOD_S = 0.01, 0.002  # between two looks, on average
 FIRST_NS = 4_000_000  # of a processor's time, for the first
-AIM = 0.003  # share of a worker's time, at what the thread itself takes; who gives way to it pays too
+AIM = 0.001  # share of a worker's time, at what the thread itself takes; who gives way to it pays too
 _RECORD = str(Path(__file__).parents[1])  # our stand-ins: whoever called them is not looked for
 _BELOW = tuple(f"{PACKAGES}{name}/" for name in ("torch", "numpy"))
 _LIBRARY = tuple({*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), "<"})
