@@ -121,18 +121,22 @@ def find_growth(summary: RunSummary, known: str) -> dict[str, float]:
     }
 
 
-def check_growth(grown: dict[str, float], slept: Iterable[str]) -> None:
-    """Ten milliseconds where there was a sleep; what follows one runs from cold caches."""
-    asleep = {name: grown[name] for name in slept}
-    assert asleep == {name: pytest.approx(10, abs=2) for name in asleep}
-    assert {name: ms for name, ms in grown.items() if name not in asleep and abs(ms) > 5} == {}
+def find_misplaced(grown: dict[str, float], slept: Iterable[str]) -> dict[str, float]:
+    """Stages that slept and did not grow by ten milliseconds, and others that grew.
+
+    A sleep that is told elsewhere would be 10 ms there; what follows one runs from cold caches.
+    """
+    where = set(slept)
+    return {
+        name: ms for name, ms in grown.items() if (abs(ms - 10) > 2 if name in where else abs(ms) > 5)
+    } | dict.fromkeys(where - set(grown), 0.0)
 
 
 def test_a_sleep_in_a_part_shows_there_and_nowhere_else(tmp_path):
     data = write_data(tmp_path)
     words = ("detect", "train", "model=yolov8n.yaml", f"data={data}", *SMALL, "epochs=4", "val=False")
     summary = run_watched(tmp_path, SCRIPTS / "sleep_in.py", *SLEEPS, "--", *words)
-    check_growth(find_growth(summary, "assigner"), SLEEPS.values())
+    assert find_misplaced(find_growth(summary, "assigner"), SLEEPS.values()) == {}
 
 
 def test_a_sleep_in_a_part_of_a_prediction_shows_there_and_nowhere_else(tmp_path):
@@ -141,4 +145,4 @@ def test_a_sleep_in_a_part_of_a_prediction_shows_there_and_nowhere_else(tmp_path
     grown = find_growth(summary, "postprocess.nms")
     # in a loop without a loader a step ends where the model is called again: the next image is prepared in it
     grown["preprocess"] *= -1
-    check_growth(grown, SLEEPS_OF_PREDICTIONS.values())
+    assert find_misplaced(grown, SLEEPS_OF_PREDICTIONS.values()) == {}

@@ -1,16 +1,19 @@
-"""What a script itself tells of errors and threads while it is recorded: the same as without us."""
+"""What a script itself tells of errors, warnings and threads while it is recorded: the same as without us."""
 
 from __future__ import annotations
 
 import copy
+import enum
 import os
 import threading
 import traceback
+import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -151,6 +154,16 @@ def test_warnings_that_name_a_caller_name_the_same_one_as_without_us(listen: Any
     plain, recorded = told
     assert len(plain) > 12
     assert recorded == plain
+
+
+def test_functions_of_python_that_our_classes_hold_stay_as_they_are(listen: Any) -> None:
+    with listen():
+        train(Net(), batches(3), torch.optim.SGD(Net().parameters(), lr=0.1))
+    assert "importlib" in UnlistedThread.start.__code__.co_filename
+    held = [*vars(enum).values(), *vars(enum.Enum).values(), *vars(typing).values()]
+    functions = [one for one in held if isinstance(one, FunctionType)]
+    assert len(functions) > 50
+    assert {one.__code__.co_filename for one in functions if "importlib" in one.__code__.co_filename} == set()
 
 
 def test_the_function_that_warns_is_python_s_own_as_torch_jit_knows_it_by_identity(listen: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
+_FOLDER = str(Path(__file__).parents[1])
 _BETWEEN = (f"{_PACKAGE}.record.", f"{_PACKAGE}.sessions.run.")  # where what stands between comes from
 # Python's warnings pass over frames of its own importing, which they know by both words in a file's name
 _LIKE_IMPORTING = " (importlib _bootstrap)"
@@ -46,10 +48,12 @@ def hide_from_compiler() -> None:
 
 
 def _find_functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Functions and methods that a module defines."""
+    """Functions and methods that a module of ours defines; what its classes hold of others is left alone."""
     for value in list(vars(module).values()):
         if getattr(value, "__module__", None) == module.__name__:
-            yield from _functions_of(value)
+            for function in _functions_of(value):
+                if function.__code__.co_filename.startswith(_FOLDER):
+                    yield function
 
 
 def _functions_of(value: Any) -> Iterator[FunctionType]:
