@@ -29,7 +29,8 @@ from bench.sidebyside import Ratio, ratio, verdict
 
 PAIRS = 12
 STEPS = 80
-SKIPPED = 4  # warm-up, in which the run is opened: that is part of the start
+WARM_UP = 4  # steps in which the run is opened: that is part of the start
+PREFETCHED = 2  # of each worker, made before the first step: how fast they are used up is the start as well
 AIMS = {"modules": 1.05, "phases": 1.02}
 SPEED_AIM = 0.05
 FIXED_AIM = 0.5  # of importing torch and torchvision
@@ -125,6 +126,11 @@ class Case:
     slow_s: float = 0.0
     workers: int = 0
 
+    @property
+    def skipped(self) -> int:
+        """Steps before those that are compared."""
+        return WARM_UP + PREFETCHED * self.workers
+
 
 CASES = (
     Case("plain loop", LOOP),
@@ -155,9 +161,9 @@ def _run(case: Case, level: str | None, folder: Path, steps: int, core: int | No
     subprocess.run([*pinned, *command], cwd=folder, check=True, env=environment)
     whole_s = perf_counter() - begun
     times = json.loads(times_file.read_text())
-    spent_s = times[-1] - times[SKIPPED]
+    spent_s = times[-1] - times[case.skipped]
     figures = json.loads(figures_file.read_text()) if level else None
-    return Seen(spent_s / (len(times) - 1 - SKIPPED), whole_s, spent_s, figures)
+    return Seen(spent_s / (len(times) - 1 - case.skipped), whole_s, spent_s, figures)
 
 
 def _run_pair(case: Case, level: str, folder: Path, steps: int, number: int, at_once: bool) -> list[Seen]:
@@ -189,7 +195,7 @@ def measure(case: Case, level: str, pairs: int, steps: int, at_once: bool = Fals
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         (folder / "script.py").write_text(COMMON + case.body + END)
-        _run(case, None, folder, SKIPPED + 2)  # file caches and compiled Python files
+        _run(case, None, folder, case.skipped + 2)  # file caches and compiled Python files
         for number in range(pairs):
             for seen, one in zip(
                 (plain, recorded), _run_pair(case, level, folder, steps, number, at_once), strict=True

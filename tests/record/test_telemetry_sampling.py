@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from detscope.record.device import telemetry as module
@@ -110,16 +111,14 @@ def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
 
 
 def test_children_are_not_listed_at_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
     calls = []
-    real = psutil.Process.children
+    real = module.list_descendants
 
-    def counted(self: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+    def counted(process: psutil.Process) -> list[int]:
         calls.append(time.perf_counter_ns())
-        return real(self, recursive)
+        return real(process)
 
-    monkeypatch.setattr(psutil.Process, "children", counted)
+    monkeypatch.setattr(module, "list_descendants", counted)
     monkeypatch.setattr(module, "_CHILDREN_EVERY_NS", 10**15)
     with Telemetry(hz=50) as telemetry:
         wait_until(telemetry, 5)

@@ -11,11 +11,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
 from detscope.machine.meters import NOT_STARTED, DeviceMeter, list_used_devices, open_meter
+from detscope.machine.processes import ProcessCounts, list_descendants, read_counts
 from detscope.record.foreign import UnlistedThread
 
 
@@ -28,7 +30,7 @@ class Reading(NamedTuple):
     unit: str
 
 
-_CHILDREN_EVERY_NS = 2_000_000_000  # listing children reads every process of the machine
+_CHILDREN_EVERY_NS = 2_000_000_000  # listing children may read every process of the machine
 _MAX_ROWS = 500_000  # rows nobody drains must not eat the memory that is being measured
 
 T = TypeVar("T")
@@ -67,19 +69,19 @@ class ProcessSource(Source):
         super().__init__()
         self.name = name
         self._process = process
-        self._primed = False
+        self._before: tuple[float, ProcessCounts] | None = None
         self._counts_files = True
 
     def read_values(self) -> list[Reading]:
         """CPU since the previous reading (so not in the first), the rest as of now."""
         values: list[tuple[str, float, str]] = []
-        with self._process.oneshot():
-            percent = self._process.cpu_percent(None)
-            if self._primed:
-                values.append(("cpu_percent", percent, "%"))
-            self._primed = True
-            values.append(("rss_bytes", self._process.memory_info().rss, "bytes"))
-            values.append(("threads", self._process.num_threads(), "count"))
+        now_s, counts = time.perf_counter(), read_counts(self._process)
+        if self._before is not None:
+            past_s, past = self._before
+            values.append(("cpu_percent", 100 * (counts.cpu_s - past.cpu_s) / (now_s - past_s), "%"))
+        self._before = now_s, counts
+        values.append(("rss_bytes", counts.resident_bytes, "bytes"))
+        values.append(("threads", counts.threads, "count"))
         if self._counts_files:
             try:
                 traffic = self._process.io_counters()
@@ -107,11 +109,11 @@ class WorkersSource(Source):
         now_ns = time.perf_counter_ns()
         if self._listed_ns is None or now_ns - self._listed_ns >= _CHILDREN_EVERY_NS:
             self._listed_ns, known = now_ns, self._workers
-            self._workers = {
-                child.pid: known.get(child.pid) or ProcessSource(child, f"worker:{child.pid}")
-                for child in self._parent.children(recursive=True)
-                if f"worker:{child.pid}" not in self.notes
-            }
+            self._workers = {}
+            for pid in list_descendants(self._parent):
+                with suppress(psutil.NoSuchProcess):
+                    if f"worker:{pid}" not in self.notes:
+                        self._workers[pid] = known.get(pid) or _watch_worker(pid)
         readings: list[Reading] = []
         for pid, worker in list(self._workers.items()):
             try:
@@ -123,6 +125,10 @@ class WorkersSource(Source):
                 del self._workers[pid]
             self.notes.update(worker.notes)
         return readings
+
+
+def _watch_worker(pid: int) -> ProcessSource:
+    return ProcessSource(psutil.Process(pid), f"worker:{pid}")
 
 
 class SystemSource(Source):
