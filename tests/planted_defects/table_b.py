@@ -13,6 +13,7 @@ PLANTED = [
     ("padded_boxes.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 4, device=device)"),
     ("nms_per_class.py", "nms_per_class", "chosen = nms(boxes, scores[:, label], 0.5)"),
     ("float_transforms.py", "float_transforms", "v2.ToDtype(torch.float32, scale=True),"),
+    ("float_functions.py", "float_transforms", "image = F.convert_image_dtype(image, torch.float32)"),
     ("evaluation_in_step.py", "evaluation_in_step", "scores = model(images)[..., 4:].softmax(-1)"),
     ("parameter_groups.py", "parameter_groups", "optimizer.step()"),
     ("fused_optimizer.py", "fused_optimizer", "optimizer.step()"),

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from detscope.record.census.patterns.float_transforms import tell_facts
 from detscope.record.census.source import read_line
 from detscope.record.census.written_calls import find_calls
 
@@ -84,3 +85,35 @@ def test_a_module_of_the_script_s_is_found_however_many_were_loaded_before_it(
     (tmp_path / "comes_late.py").write_text("MakeLate(3)\n")
     monkeypatch.setitem(sys.modules, "comes_late", module)
     assert [call["with"] for call in find_calls(["MakeLate"], own_only=True)] == ["3"]
+
+
+FLOATS_MOVED = [
+    "image = image.float() / 255; return flip(image)",
+    "image = torch.from_numpy(image) / 255; image = pad(image, 3); return image",
+    "return F.resize(F.to_tensor(image), 8)",
+    "image = np.asarray(image, dtype=np.float32); return cv2.resize(image, (8, 8))",
+    "image = image.astype('float32'); bright = image * 2; return cv2.warpAffine(bright, m, (8, 8))",
+]
+BYTES_MOVED = [
+    "image = flip(image); return image.float() / 255",
+    "image = F.resize(image, 8); return F.to_tensor(image)",
+    "image = image.float(); image = image.to(torch.uint8); return flip(image)",
+    "boxes = boxes.float(); return flip(image)",
+    "mean = float(image.mean()); return pad(image, mean)",
+    "image = image.float(); return self.crop(boxes, image)",
+]
+
+
+@pytest.mark.parametrize("body", FLOATS_MOVED + BYTES_MOVED)
+def test_a_function_that_resizes_what_it_made_floats_is_told_by_its_line(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = body.split("; ")
+    text = "class Photos:\n    def read(self, image, boxes):\n        " + "\n        ".join(lines) + "\n"
+    (tmp_path / "photos.py").write_text(text)
+    module = ModuleType("photos")
+    module.__file__ = str(tmp_path / "photos.py")
+    monkeypatch.setitem(sys.modules, "photos", module)
+    told = [one for one in tell_facts()["functions"] if one["file"] == "photos.py"]
+    expected = [("Photos.read", 3, lines[0])] if body in FLOATS_MOVED else []
+    assert [(one["function"], one["line"], one["code"]) for one in told] == expected
