@@ -11,6 +11,7 @@ PLANTED = [
     ("scaler_with_bf16.py", "scaler_with_bf16", "scaler.step(optimizer)"),
     ("float_batches.py", "float_batches", "images = images.to(device, non_blocking=True)"),
     ("padded_boxes.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 4, device=device)"),
+    ("padded_collate.py", "padded_boxes", "padded = torch.zeros(len(boxes), 200, 5)"),
     ("nms_per_class.py", "nms_per_class", "chosen = nms(boxes, scores[:, label], 0.5)"),
     ("float_transforms.py", "float_transforms", "v2.ToDtype(torch.float32, scale=True),"),
     ("float_functions.py", "float_transforms", "image = F.convert_image_dtype(image, torch.float32)"),

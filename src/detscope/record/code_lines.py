@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
-from types import FrameType
-from typing import NamedTuple
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 _LIBRARIES = tuple(
     {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), "<"}
@@ -75,3 +75,15 @@ def locate_frame(frame: FrameType) -> CodeLine:
     if code.co_filename.startswith(_LOOPS):
         file = f"detscope/loops/{Path(code.co_filename).name}"
     return CodeLine(code.co_qualname, file, frame.f_lineno or code.co_firstlineno)
+
+
+def tell_function(function: Any) -> str | None:
+    """Name, file and first line of what a call of it runs; None where that is not written in Python."""
+    function = getattr(function, "func", function)  # functools.partial
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if not isinstance(code, CodeType):
+        return None
+    _, packages, below = code.co_filename.rpartition(PACKAGES)
+    file = below if packages else Path(code.co_filename).name
+    return f"{code.co_qualname} {file}:{code.co_firstlineno}"

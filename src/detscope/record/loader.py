@@ -123,7 +123,7 @@ class TimedCollate:
             timing.spans += spans
         timer = find_timer()
         start_ns = perf_counter_ns()
-        with timer.timing(self._collate) as timed, timer.region("collate", "collate"):
+        with timer.timing(self._collate) as timed, timer.region("collate", "collate", self._collate):
             batch = self._collate([sample for sample, _, _ in samples])
         timing.end_ns = perf_counter_ns()
         timing.spans.append(("collate", start_ns, timing.end_ns))

@@ -22,7 +22,7 @@ class TransformFigures(Figure, frozen=True, kw_only=True):
 
     name: str  # of its class, or of the function; numbered where a pipeline has several
     kind: str  # transform, dataset (its own code), decode, region, collate, sampled (by a timer), rest
-    origin: str | None = None  # its class with its module; of sampled ones file:line
+    origin: str | None = None  # its class with its module; of functions file:line
     inside: str | None = None  # the transform that it is a part of
     where: str = "worker"  # worker, loop (loads by itself), batch (whole batches, in the loop), device
     ms_per_image: float  # without its parts; on a device, of the host

@@ -63,7 +63,7 @@ def make_timed_fetch(
 
         def collate_timed(data: Any) -> Any:
             collated_ns.append(perf_counter_ns())
-            with timer.region("collate", "collate"):
+            with timer.region("collate", "collate", collate):
                 return collate(data)
 
         self.collate_fn = collate_timed

@@ -21,6 +21,7 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
+from detscope.record.code_lines import tell_function
 from detscope.record.foreign import Patches
 from detscope.record.own_code import pass_over_in_warnings
 from detscope.record.transforms.budget import TimingBudget
@@ -329,12 +330,15 @@ class TransformTimer:
             yield
 
     @contextmanager
-    def region(self, name: str, kind: str = "region") -> Iterator[None]:
-        """Time a block that has a name, where transforms are timed."""
+    def region(self, name: str, kind: str = "region", function: Any = None) -> Iterator[None]:
+        """Time a block that has a name, where transforms are timed; `function` is what it calls."""
         if self.thread != get_ident():
             yield
             return
-        part = self._named.setdefault((kind, name), TimedPart(name, kind, parts=kind == "region"))
+        part = self._named.get((kind, name))
+        if part is None:
+            origin = None if function is None else tell_function(function)
+            part = self._named[kind, name] = TimedPart(name, kind, origin, parts=kind == "region")
         with self._inside(part):
             yield
 

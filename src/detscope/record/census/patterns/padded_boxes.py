@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -11,8 +11,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detscope.record.census.pattern import CensusPattern, HeardOperator, Listener, PatternFind
 from detscope.record.census.places import tensors_of
 from detscope.record.census.sites import Site
+from detscope.record.census.written_calls import find_calls
 
 KIND = "padding"
+_FROM_LOADER = "rows of boxes from a loader"
+_MAKERS = ("zeros", "full", "ones", "new_zeros", "new_full", "new_ones", "empty", "pad_sequence", "pad")
 _FACTORIES = {"aten::zeros": 0.0, "aten::new_zeros": 0.0, "aten::ones": 1.0, "aten::new_ones": 1.0}
 _FACTORIES |= {"aten::zero_": 0.0}  # of what was empty
 _FILLED = ("aten::full", "aten::new_full", "aten::fill_")
@@ -34,8 +37,24 @@ class _Candidate(NamedTuple):
 def listen() -> Listener:
     """A tensor [images, rows, columns] is looked at when it is first read: boxes come first in an image."""
     watched: list[_Candidate] = []
+    known: set[int] = set()  # storages that were made in this step, or looked at
+
+    def hear_loaded(operator: HeardOperator) -> PatternFind | None:
+        """A tensor that no operator of the step has made was in the batch: loading is not listened to."""
+        for one in tensors_of(operator.args):
+            storage = _storage_of(one)
+            if storage not in known and _may_hold_boxes(one):
+                known.add(storage)
+                find = _describe(one, None, operator.site)
+                return None if find is None else find._replace(what=_FROM_LOADER)
+        return None
 
     def hear(operator: HeardOperator) -> PatternFind | None:
+        find = hear_loaded(operator)
+        known.update(map(_storage_of, tensors_of(operator.output)))
+        return hear_made(operator) if find is None else find
+
+    def hear_made(operator: HeardOperator) -> PatternFind | None:
         fill, made = _fill_of(operator), operator.output
         if fill is not None or (operator.name in _JOINED and _may_hold_boxes(made)):
             if len(watched) < _MOST_WATCHED and _may_hold_boxes(made):
@@ -49,9 +68,14 @@ def listen() -> Listener:
             return None
         read = watched.pop(place)  # by its place: references are equal where their tensors are
         tensor = read.tensor()
-        return None if tensor is None else _describe(tensor, read)
+        return None if tensor is None else _describe(tensor, read.fill, read.site)
 
     return hear
+
+
+def tell_facts() -> dict[str, Any]:
+    """Where the script's own files make what may be filled up: a loader's work is no operator of the step."""
+    return {"calls": find_calls(_MAKERS, own_only=True)[:100]}
 
 
 def _fill_of(operator: HeardOperator) -> float | None:
@@ -76,12 +100,12 @@ def _find_fill(boxes: torch.Tensor) -> torch.Tensor | None:
     return boxes[int(twice.int().argmax()), -1] if twice.any() else None
 
 
-def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
+def _describe(tensor: torch.Tensor, fill_value: float | None, site: Site) -> PatternFind | None:
     detail = f"shape={'x'.join(map(str, tensor.shape))}"
     if tensor.is_cpu:  # on a device it would be a wait of ours
         with _disable_current_modes():
             boxes = tensor.detach()
-            fill = made.fill if made.fill is not None else _find_fill(boxes)
+            fill = fill_value if fill_value is not None else _find_fill(boxes)
             if fill is None:
                 return None
             is_box = (boxes != fill).any(-1)
@@ -91,7 +115,7 @@ def _describe(tensor: torch.Tensor, made: _Candidate) -> PatternFind | None:
             if not filled or not torch.equal(is_box, first):
                 return None  # no boxes that are padded
         detail += f" boxes={filled} largest={largest}"
-    return PatternFind(KIND, "rows of boxes", detail, tensor.numel() * tensor.element_size(), made.site)
+    return PatternFind(KIND, "rows of boxes", detail, tensor.numel() * tensor.element_size(), site)
 
 
-PART = CensusPattern("padded_boxes", listen)
+PART = CensusPattern("padded_boxes", listen, facts=tell_facts)

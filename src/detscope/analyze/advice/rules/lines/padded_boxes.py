@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from detscope.analyze.advice.case import AdviceRule
-from detscope.analyze.advice.rules.lines._placed import without_cost
+from detscope.analyze.advice.rules.lines._placed import put_at, without_cost
 from detscope.analyze.findings.case import LineCase
 from detscope.analyze.findings.census import CensusPlace
 from detscope.analyze.findings.finding import Finding
 
+_FROM_LOADER = "rows of boxes from a loader"
 LEAST_WASTE = 0.5  # of the rows
 LEAST_ROWS = 16  # that are none, per step
 
@@ -37,7 +39,18 @@ def find_lines(case: LineCase) -> Iterable[Finding]:
             text="rows counted when the tensor was first read" if largest else "boxes as annotated",
             launches=0,
         )
+        made = _find_making(case) if found[0].what == _FROM_LOADER else []
+        finding = put_at(finding, made) if made else finding
         yield without_cost(finding, "what empty rows cost in the operators that follow is not told apart")
+
+
+def _find_making(case: LineCase) -> list[dict[str, Any]]:
+    """Where the loader's collate function makes a tensor that is filled up."""
+    rows = [row for row in case.summary.loader.transforms if row.kind == "collate" and row.origin]
+    function, _, place = (rows[0].origin or "").rpartition(" ") if rows else ("", "", "")
+    name, file = function.rpartition(".")[2], place.rpartition(":")[0]
+    calls = (case.facts.get("padded_boxes") or {}).get("calls", ())
+    return [one for one in calls if one["function"] == name and one["file"] == file][:1]
 
 
 def _count_rows(found: Sequence[CensusPlace], case: LineCase) -> tuple[float, float | None, int | None, int]:
