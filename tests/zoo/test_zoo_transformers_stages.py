@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,11 @@ from transformers_samples import DETECTORS, make_hybrid, make_inputs
 from detscope import load_run, summarize
 from detscope.record.recorder import Recorder
 from detscope.zoo.registry import recognise_family, recognise_parts
+from simulated.clock import WorkingClock, product_reads
 
 SLEEP_MS = 10.0
 SLEEP = pytest.approx(SLEEP_MS, abs=2)
+CLOCK = WorkingClock()  # what others take of a busy machine would be told as the stage's that it hits
 FAMILY = {"rt_detr_v2": "rt_detr", "conditional_detr": "detr", "rf_detr": "lw_detr"}
 LOSSES = {
     "rt_detr": ("main", "auxiliary_0", "auxiliary_1", "encoder", "denoising"),
@@ -53,17 +54,10 @@ def infer(model: nn.Module, steps: Iterator[Any]) -> None:
 
 
 def record(model: nn.Module, batches: Sequence[Any], folder: Path, loop: Callable[..., None] = train) -> Path:
-    recorder = Recorder(model, None, folder, warmup_steps=2, bare_every=0, telemetry_hz=0, traced_steps=0)
-    with recorder:
+    options: dict[str, Any] = {"warmup_steps": 2, "bare_every": 0, "telemetry_hz": 0, "traced_steps": 0}
+    with product_reads(CLOCK), Recorder(model, None, folder, **options) as recorder:
         loop(model, recorder.steps(batches))
     return recorder.run
-
-
-def wait_awake() -> None:
-    """Who sleeps on a busy machine is interrupted soon after, always at the same place of what follows."""
-    end = time.perf_counter() + SLEEP_MS / 1000
-    while time.perf_counter() < end:
-        pass
 
 
 @dataclass
@@ -86,7 +80,7 @@ class Plant:
             if self.wanted and self.file in sys._getframe(1).f_code.co_filename:
                 self.calls += 1
                 if self.calls == self.nth + 1:
-                    wait_awake()
+                    CLOCK.sleep(round(SLEEP_MS * 1e6))
             return plain(*args, **kwargs)
 
         monkeypatch.setattr(self.owner, self.name, sleepy, raising=False)
