@@ -23,6 +23,7 @@ _JOINED = ("aten::stack", "aten::cat", "aten::pad_sequence")  # of images that w
 _COLUMNS = range(4, 9)  # of a box: corners, a class, an image, a score
 _MOST_ROWS = 2000  # more are anchors
 _MOST_WATCHED = 64
+_MOST_CALLS = 40
 
 
 class _Candidate(NamedTuple):
@@ -43,7 +44,7 @@ def listen() -> Listener:
         """A tensor that no operator of the step has made was in the batch: loading is not listened to."""
         for one in tensors_of(operator.args):
             storage = _storage_of(one)
-            if storage not in known and _may_hold_boxes(one):
+            if storage not in known and one.is_cpu and _may_hold_boxes(one):  # on a device: a constant
                 known.add(storage)
                 find = _describe(one, None, operator.site)
                 return None if find is None else find._replace(what=_FROM_LOADER)
@@ -75,7 +76,8 @@ def listen() -> Listener:
 
 def tell_facts() -> dict[str, Any]:
     """Where the script's own files make what may be filled up: a loader's work is no operator of the step."""
-    return {"calls": find_calls(_MAKERS, own_only=True)[:100]}
+    calls = find_calls(_MAKERS, own_only=True)
+    return {"calls": sorted(calls, key=lambda one: "collate" not in one["function"].lower())[:_MOST_CALLS]}
 
 
 def _fill_of(operator: HeardOperator) -> float | None:
