@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,36 +19,35 @@ from torchmetrics import Metric
 import detscope
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.record.model.averages import find_averages
+from simulated.clock import WorkingClock, product_reads
 
 PLANTED_S = 0.01
 TOLERANCE_MS = 2.0
+PLANTED_MS = pytest.approx(1e3 * PLANTED_S, abs=TOLERANCE_MS)
 STEPS = 24
 
 
-class Sleeps:
-    """Sleeps where it is planted, and knows how long it really slept: a busy machine wakes up late."""
+CLOCK = WorkingClock()  # what others take of a busy machine is no part's
 
-    def __init__(self) -> None:
-        self.ms: dict[str, list[float]] = defaultdict(list)
 
-    def take(self, where: str) -> None:
-        began = time.perf_counter()
-        time.sleep(PLANTED_S)
-        self.ms[where].append(1e3 * (time.perf_counter() - began))
+@pytest.fixture(autouse=True)
+def own_clock() -> Iterator[None]:
+    with product_reads(CLOCK):
+        yield
 
-    def typical_ms(self, where: str) -> float:
-        known = sorted(self.ms[where])
-        return sum(known) / len(known)
+
+def sleep_planted() -> None:
+    CLOCK.sleep(round(PLANTED_S * 1e9))
 
 
 class KeptCopy:
     """An average of one's own: known by the copy that it keeps."""
 
-    def __init__(self, model: nn.Module, sleeps: Sleeps) -> None:
-        self.module, self.sleeps = copy.deepcopy(model), sleeps
+    def __init__(self, model: nn.Module) -> None:
+        self.module = copy.deepcopy(model)
 
     def update(self, model: nn.Module) -> None:
-        self.sleeps.take("ema")
+        sleep_planted()
         with torch.no_grad():
             for mine, theirs in zip(self.module.parameters(), model.parameters(), strict=True):
                 mine.lerp_(theirs, 0.1)
@@ -59,13 +56,12 @@ class KeptCopy:
 class SlowMetric(Metric):
     full_state_update = False
 
-    def __init__(self, sleeps: Sleeps) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.sleeps = sleeps
         self.add_state("seen", torch.zeros(()), dist_reduce_fx="sum")
 
     def update(self, values: torch.Tensor) -> None:
-        self.sleeps.take("metrics")
+        sleep_planted()
         self.seen += len(values)
 
     def compute(self) -> torch.Tensor:
@@ -80,58 +76,54 @@ class DerivedMetric(SlowMetric):
 
 
 class SlowHandler(logging.Handler):
-    def __init__(self, sleeps: Sleeps) -> None:
-        super().__init__()
-        self.sleeps = sleeps
-
     def emit(self, record: logging.LogRecord) -> None:
-        self.sleeps.take("logging")
+        sleep_planted()
 
 
-def slow_parameters(model: nn.Module, sleeps: Sleeps) -> Iterator[nn.Parameter]:
-    sleeps.take("clip_gradients")
+def slow_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    sleep_planted()
     yield from model.parameters()
 
 
-def slow_loss(output: torch.Tensor, sleeps: Sleeps) -> torch.Tensor:
+def slow_loss(output: torch.Tensor) -> torch.Tensor:
     squared = (output - 1).square()
-    sleeps.take("loss")
+    sleep_planted()
     return squared.mean() + output.abs().mean()
 
 
-def train(model: nn.Module, steps: Any, sleeps: Sleeps, metric: Any = None) -> None:
+def train(model: nn.Module, steps: Any, metric: Any = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    average, metric = KeptCopy(model, sleeps), metric or SlowMetric(sleeps)
+    average, metric = KeptCopy(model), metric or SlowMetric()
     logger = logging.getLogger("a.training")
     logger.setLevel("INFO")
     logger.propagate = False
-    logger.handlers = [SlowHandler(sleeps)]
+    logger.handlers = [SlowHandler()]
     for batch in steps:
         output = model(batch)
         metric(output.detach())
-        loss = slow_loss(output, sleeps)
+        loss = slow_loss(output)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(slow_parameters(model, sleeps), 1.0)
+        torch.nn.utils.clip_grad_norm_(slow_parameters(model), 1.0)
         optimizer.step()
         schedule.step()
         average.update(model)
         logger.info("a step")
 
 
-def by_run(listen: Any, sleeps: Sleeps, _folder: Path) -> RunSummary:
+def by_run(listen: Any, _folder: Path) -> RunSummary:
     model = Net()
     with listen() as heard:
-        train(model, batches(STEPS), sleeps)
+        train(model, batches(STEPS))
     return summarize(heard.run)
 
 
-def by_recorder(_listen: Any, sleeps: Sleeps, folder: Path) -> RunSummary:
+def by_recorder(_listen: Any, folder: Path) -> RunSummary:
     model = Net()
     optimizer = None  # that of the loop is not known before
     with detscope.Recorder(model, optimizer, folder, telemetry_hz=0) as recorder:
-        train(model, recorder.steps([torch.randn(4, 8) for _ in range(STEPS)]), sleeps)
+        train(model, recorder.steps([torch.randn(4, 8) for _ in range(STEPS)]))
     return summarize(recorder.run)
 
 
@@ -142,11 +134,10 @@ def as_shown(summary: RunSummary) -> dict[str, float]:
 
 
 def test_sleeps_planted_beside_a_script_s_model_show_there_and_nowhere_else(listen, tmp_path) -> None:
-    sleeps = Sleeps()
-    summary = by_run(listen, sleeps, tmp_path)
+    summary = by_run(listen, tmp_path)
     shown = as_shown(summary)
     for name in ("metrics", "loss", "clip_gradients", "ema", "logging"):
-        assert shown.pop(name) == pytest.approx(sleeps.typical_ms(name), abs=TOLERANCE_MS), name
+        assert shown.pop(name) == PLANTED_MS, name
     assert {"zero_grad", "step", "lr_schedule"} <= set(shown)
     assert max(shown.values()) < 1e3 * PLANTED_S - TOLERANCE_MS
     rest = [part.ms for part in summary.parts if part.known != "measured"]
@@ -154,7 +145,7 @@ def test_sleeps_planted_beside_a_script_s_model_show_there_and_nowhere_else(list
 
 
 def test_parts_add_up_to_their_phases_and_phases_to_the_step(listen, tmp_path) -> None:
-    summary = by_run(listen, Sleeps(), tmp_path)
+    summary = by_run(listen, tmp_path)
     phases = {phase.name: phase.ms for phase in summary.phases}
     assert sum(phases.values()) == pytest.approx(summary.step_ms.p50)
     for phase in ("optimizer", "other"):
@@ -170,7 +161,7 @@ def test_parts_add_up_to_their_phases_and_phases_to_the_step(listen, tmp_path) -
 
 
 def test_a_part_has_the_line_of_the_script_that_called_it(listen, tmp_path) -> None:
-    summary = by_run(listen, Sleeps(), tmp_path)
+    summary = by_run(listen, tmp_path)
     for name in ("metrics", "clip_gradients", "ema", "logging", "step"):
         (part,) = [one for one in summary.parts if one.name == name]
         assert part.own is not None
@@ -180,17 +171,15 @@ def test_a_part_has_the_line_of_the_script_that_called_it(listen, tmp_path) -> N
 
 
 def test_a_recorder_in_one_s_own_loop_tells_the_same_parts(listen, tmp_path) -> None:
-    sleeps = Sleeps()
-    shown = as_shown(by_recorder(listen, sleeps, tmp_path))
+    shown = as_shown(by_recorder(listen, tmp_path))
     for name in ("metrics", "loss", "clip_gradients", "logging"):
-        assert shown[name] == pytest.approx(sleeps.typical_ms(name), abs=TOLERANCE_MS), name
+        assert shown[name] == PLANTED_MS, name
 
 
 def test_averages_of_libraries_are_heard(listen) -> None:
-    sleeps = Sleeps()
 
     def slow_average(averages: Any, parameters: Any, _steps: Any) -> None:
-        sleeps.take("ema")
+        sleep_planted()
         torch._foreach_lerp_(averages, parameters, 0.1)
 
     model = Net()
@@ -202,12 +191,11 @@ def test_averages_of_libraries_are_heard(listen) -> None:
             model(batch).sum().backward()
             optimizer.step()
             average.update_parameters(model)
-    assert as_shown(summarize(heard.run))["ema"] == pytest.approx(sleeps.typical_ms("ema"), abs=TOLERANCE_MS)
+    assert as_shown(summarize(heard.run))["ema"] == PLANTED_MS
 
 
 def test_a_metric_that_is_only_updated_is_heard_and_works_as_without_us(listen) -> None:
-    sleeps = Sleeps()
-    model, metric = Net(), SlowMetric(sleeps)
+    model, metric = Net(), SlowMetric()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     plain = vars(SlowMetric)["update"]
     with listen() as heard:
@@ -223,14 +211,13 @@ def test_a_metric_that_is_only_updated_is_heard_and_works_as_without_us(listen) 
     assert (metric.compute(), twin.compute()) == (4 * STEPS, 4 * STEPS + 4)
     assert vars(SlowMetric)["update"] is plain
     shown = as_shown(summarize(heard.run))
-    assert shown["metrics"] == pytest.approx(sleeps.typical_ms("metrics"), abs=TOLERANCE_MS)
+    assert shown["metrics"] == PLANTED_MS
 
 
 def test_a_metric_that_calls_the_one_it_is_derived_from_works_as_without_us(listen) -> None:
-    sleeps = Sleeps()
-    model, metric = Net(), DerivedMetric(sleeps)
+    model, metric = Net(), DerivedMetric()
     with listen() as heard:
-        train(model, batches(STEPS), sleeps, metric)
+        train(model, batches(STEPS), metric)
     assert metric.compute() == 4 * STEPS
     assert as_shown(summarize(heard.run))["metrics"] > 0
 
@@ -262,7 +249,7 @@ def test_backward_of_a_loss_that_is_a_function_belongs_to_it(listen) -> None:
 
         @staticmethod
         def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
-            time.sleep(PLANTED_S)
+            sleep_planted()
             return gradient
 
     with listen() as heard:
@@ -295,20 +282,20 @@ def test_what_lies_between_model_and_backward_and_makes_no_graph_stays_other(lis
         for batch in batches(STEPS):
             loss = whole(batch)
             optimizer.zero_grad()
-            time.sleep(PLANTED_S)
+            sleep_planted()
             loss.backward()
             optimizer.step()
     summary = summarize(heard.run)
     assert "loss" not in {stage.name for stage in summary.stages}
     phases = {phase.name: phase.ms for phase in summary.phases}
-    assert phases["other"] >= 1e3 * PLANTED_S
+    assert phases["other"] == PLANTED_MS
 
 
 def test_models_and_metrics_are_saved_and_copied_as_without_us(listen) -> None:
-    model, metric, sleeps = Net(), SlowMetric(Sleeps()), Sleeps()
+    model, metric = Net(), SlowMetric()
     with listen():
-        train(model, batches(8), sleeps, metric)
-        copied, average = copy.deepcopy(metric), KeptCopy(model, sleeps)
+        train(model, batches(8), metric)
+        copied, average = copy.deepcopy(metric), KeptCopy(model)
         assert b"detscope" not in pickle.dumps(copy.deepcopy(model))
         assert KeptCopy.update is type(average).update
     assert vars(KeptCopy)["update"].__qualname__ == "KeptCopy.update"
@@ -329,7 +316,7 @@ def test_an_average_is_known_by_the_copy_it_holds_and_a_trainer_is_none() -> Non
         def step(self) -> None: ...
 
     model = Net()
-    kept, trainer = KeptCopy(model, Sleeps()), Trainer(model)
+    kept, trainer = KeptCopy(model), Trainer(model)
     found = {stage.target.rpartition(":")[2] for stage in find_averages(model)}
     assert "KeptCopy.update" in found
     assert any(path.endswith("ShadowEMA.step") for path in found)
