@@ -3,8 +3,8 @@
 The script notes the time at the top of every iteration and writes the times down at its end; it is the same
 file in both processes. So what the recorder does inside of steps, between them and beside them is in the
 ratio, and the figure that the run states of itself is held against it. Left out is the warm-up, and as many
-steps as there are batches that workers made before the first: a start that takes longer leaves more of them. What a whole process took longer,
-without the steps, is the start and the end of recording.
+steps as there are batches that workers made before the first: a start that takes longer leaves more of them.
+What a whole process took longer, without the steps, is the start and the end of recording.
 
 `python -m bench run_script --at-once`: both processes of a pair at the same time, each on a core and with a
 thread of its own, which they swap from pair to pair. What the machine does to one it does to the other, and
