@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sysconfig
+from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 _LIBRARIES = tuple(
@@ -79,11 +80,17 @@ def locate_frame(frame: FrameType) -> CodeLine:
 
 def tell_function(function: Any) -> str | None:
     """Name, file and first line of what a call of it runs; None where that is not written in Python."""
-    function = getattr(function, "func", function)  # functools.partial
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    if not isinstance(code, CodeType):
+    if isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, (FunctionType, MethodType)):  # a stranger's object is not asked for anything
+        function = next(
+            (vars(one)["__call__"] for one in type(function).__mro__ if "__call__" in vars(one)), None
+        )
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
         return None
+    code = function.__code__
     _, packages, below = code.co_filename.rpartition(PACKAGES)
     file = below if packages else Path(code.co_filename).name
     return f"{code.co_qualname} {file}:{code.co_firstlineno}"

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-AIM = (
-    0.001  # share of a worker's time, at what the clock sees of timing, which is a fifth or less; 0.02 in all
-)
+AIM = 0.001  # share of a worker's time, at what the clock sees of timing: a small part of what it costs
 START_NS = 4_000_000  # that timing may cost at once, so that a short run has some batches
 
 
