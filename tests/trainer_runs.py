@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from detscope.analyze.device.processor import PREFIX, SOURCE
 from detscope.analyze.stats import median_interval
 from detscope.analyze.step.steps import PHASES
 from detscope.analyze.summary import summarize
@@ -20,12 +21,13 @@ from named_rows import by_name
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOISE = 0.03  # of the step: as far apart may intervals of a phase's share be
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "1", "YOLO_AUTOINSTALL": "false"}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # several spin while they wait for each other
 
 
 def start(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Python with this command in this folder, which must end well."""
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, **_OFFLINE, "YOLO_CONFIG_DIR": str(folder)}
+    environment = {**os.environ, **_OFFLINE, **_ONE_THREAD, "YOLO_CONFIG_DIR": str(folder)}
     environment["PYTHONPATH"] = os.pathsep.join([str(EXAMPLES), *sys.path])
     done = subprocess.run(
         [sys.executable, *command],
@@ -71,10 +73,16 @@ def check_callback_gives_the_same_run(folder: Path, script: Path, *arguments: st
 
 
 def measure_shares(run: Run) -> dict[str, tuple[float, float]]:
-    """Of every phase, its median share of the recorded steps, as an interval of 95 %."""
-    steps = run.table("steps").filter(pl.col("mode") == "recorded")
-    whole = steps.filter(pl.col("phase") == "step").select("step", whole="wall_ns")
-    shares = steps.join(whole, on="step").with_columns(share=pl.col("wall_ns") / pl.col("whole"))
+    """Of every phase, its median share of the recorded steps, as an interval of 95 %.
+
+    Of the processor time: what others take from the process is no part of it.
+    """
+    recorded = run.table("steps").filter(pl.col("mode") == "recorded")
+    used = run.table("telemetry").filter(pl.col("source") == SOURCE)
+    used = used.select("value", start_ns="time_ns", phase=pl.col("metric").str.strip_prefix(PREFIX))
+    whole = used.filter(pl.col("phase") == "step").select("start_ns", whole="value")
+    steps = recorded.join(used, on=["start_ns", "phase"], how="left").join(whole, on="start_ns")
+    shares = steps.with_columns(share=pl.col("value").fill_null(0.0) / pl.col("whole"))
     found = {}
     for phase in PHASES:
         ends = median_interval(shares.filter(pl.col("phase") == phase)["share"].to_list())

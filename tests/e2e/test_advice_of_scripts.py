@@ -44,7 +44,7 @@ RULES = {"average_of_weights", "parameter_groups"}
 
 
 def run(server: TorchServer, folder: Path, *arguments: str) -> str:
-    done = server(*arguments, folder=folder)
+    done = server(*arguments, folder=folder, working=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

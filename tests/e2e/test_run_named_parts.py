@@ -63,7 +63,8 @@ torch.save(model, "model.pt")
 
 def test_planted_sleeps_are_told_by_name_with_the_line_that_calls(tmp_path: Path, torch_server) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = torch_server("run", "-q", "--json", "figures.json", "train.py", folder=tmp_path, teardown=True)
+    command = ("run", "-q", "--json", "figures.json", "train.py")
+    done = torch_server(*command, folder=tmp_path, teardown=True, working=True)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "figures.json").read_text())
     stages = by_name(summary["stages"], "total_ms", 0)

@@ -60,15 +60,17 @@ class TorchServer:
         script: bool = False,
         module: bool = False,
         teardown: bool = False,
+        working: bool = False,
         meanwhile: Callable[[int], None] = lambda _process: None,
     ) -> Ended:
         """Run `detscope ARGUMENTS`, a script, or a module of tests/; `meanwhile` is told the child's number.
 
         The child has a session of its own, as with `start_new_session`: its group has its number. With
-        `teardown` it ends as Python ends, modules taken apart; without, a second earlier.
+        `teardown` it ends as Python ends, modules taken apart; without, a second earlier. With `working` its
+        time is its own work and sleep, which others cannot hold up: see `working_time`.
         """
         asking, answers = self._pipes()
-        order = {"imports": imports, "folder": str(folder), "teardown": teardown}
+        order = {"imports": imports, "folder": str(folder), "teardown": teardown, "working": working}
         order |= {"script": script, "module": module}
         order["arguments"] = list(arguments) if script or module else ["detscope", *arguments]
         self._orders += 1

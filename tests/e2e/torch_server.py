@@ -20,6 +20,12 @@ from pathlib import Path
 def run(order: dict) -> None:
     """The command; it may raise whatever ends a Python process."""
     sys.argv[:] = order["arguments"]
+    if order["working"]:
+        sys.path.append(str(Path(__file__).parents[1]))
+        from working_time import live_on_working_time
+
+        sys.path.pop()
+        live_on_working_time()
     if order["script"]:
         from detscope.sessions.run.script import ScriptTarget, execute_script
 

@@ -48,7 +48,7 @@ def send(process: subprocess.Popen[bytes], line: str) -> None:
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=900)
     return process.returncode, out, err
 
 
@@ -59,7 +59,7 @@ def test_a_closed_standard_input_ends_it(server):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_it_while_it_waits_for_a_line(server, name):
     server.send_signal(getattr(signal, name))
-    assert server.wait(timeout=60) == 0
+    assert server.wait(timeout=900) == 0
     assert ended(server) == (0, b"", b"")
 
 
@@ -84,7 +84,7 @@ def test_a_client_that_goes_without_a_word_is_not_complained_about(server):
     server.stdout.close()
     send(server, json.dumps({"jsonrpc": "2.0", "id": 2, "method": "ping"}))
     server.stdin.close()
-    assert server.wait(timeout=60) == 0
+    assert server.wait(timeout=900) == 0
     assert server.stderr.read() == b""
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from time import sleep
+from time import perf_counter_ns, sleep
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from detscope.record.steps.events import EventBuffer
 
 EXCHANGE = 99
 SLOW_S = 0.2
+LONGEST_S = 900.0  # that a busy machine may take until there is an event
 
 
 @pytest.fixture
@@ -30,12 +31,15 @@ def buffer() -> EventBuffer:
     return made
 
 
-def exchange_slowly(_state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A collective that takes its time, beside the program."""
+def exchange_slowly(
+    heard: threading.Event, bucket: distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """A collective, beside the program, that takes its time from the event on."""
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     gradients = bucket.buffer()
 
     def answer() -> None:
+        heard.wait(LONGEST_S)
         sleep(SLOW_S)
         done.set_result(gradients)
 
@@ -52,14 +56,23 @@ def run_backward(buffer: EventBuffer, loss: torch.Tensor) -> None:
 
 @pytest.mark.usefixtures("ranks")
 def test_waiting_for_gradients_of_others_lies_behind_the_event(buffer: EventBuffer) -> None:
+    heard = threading.Event()
+
+    def tell_time() -> int:
+        time_ns = perf_counter_ns()
+        heard.set()
+        return time_ns
+
+    buffer.now = tell_time
     model = DistributedDataParallel(nn.Linear(3, 2))
-    model.register_comm_hook(None, exchange_slowly)
+    model.register_comm_hook(heard, exchange_slowly)
     for _ in range(2):
+        heard.clear()
         run_backward(buffer, model(torch.ones(1, 3)).sum())
         ended_ns = buffer.now()
         code, time_ns, _ = buffer.take_events().items
         assert code == EXCHANGE
-        assert ended_ns - time_ns > SLOW_S * 0.9e9
+        assert ended_ns - time_ns >= SLOW_S * 1e9
 
 
 @pytest.mark.usefixtures("ranks")

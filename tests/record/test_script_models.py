@@ -11,7 +11,7 @@ from script_listening import Net, batches, train
 from torch import nn
 
 from detscope.record.script.closing import note_wrappers
-from detscope.record.script.roots import RootModel, RootModels
+from detscope.record.script.roots import RootModels
 
 
 class Head(nn.Module):
@@ -48,22 +48,6 @@ class Small(Net):
 
 class Big(Net):
     pass
-
-
-@pytest.fixture
-def planted_ms(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
-    """How long calls of a class take, one after the other, the last one for ever: the clock is the test's."""
-    planted: dict[str, list[float]] = {}
-    plain = RootModel.add_call
-
-    def add(self: RootModel, spent_ns: int, trains: bool) -> None:
-        times = planted.get(self.label)
-        if times:
-            spent_ns = round(1e6 * (times.pop(0) if len(times) > 1 else times[0]))
-        plain(self, spent_ns, trains)
-
-    monkeypatch.setattr(RootModel, "add_call", add)
-    return planted
 
 
 def recorded_steps(heard: Any) -> pl.Series:

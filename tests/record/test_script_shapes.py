@@ -67,7 +67,10 @@ def test_parts_come_from_a_detector_s_dict_and_the_scaler_s_factor_is_taken_out(
     assert by_name["loss"] == pytest.approx([(sum(a) + sum(b)) / 2 for a, b in pairs])
 
 
-def test_two_models_with_an_optimizer_each_make_one_step_and_have_their_own_losses(listen: Any) -> None:
+def test_two_models_with_an_optimizer_each_make_one_step_and_have_their_own_losses(
+    listen: Any, planted_ms: dict[str, list[float]]
+) -> None:
+    planted_ms |= {"Net": [3.0], "Linear": [1.0]}
     critic, maker = Net(), nn.Linear(8, 8)
     first, second = sgd(critic), sgd(maker)
     with listen() as heard:

@@ -16,16 +16,22 @@ from detscope.record.foreign import frames_above
 
 
 def wait_until(
-    telemetry: Telemetry, samples: int, seen: Callable[[TelemetryRow], bool] | None = None
+    telemetry: Telemetry,
+    samples: int,
+    seen: Callable[[TelemetryRow], bool] | None = None,
+    after_ns: int = 0,
 ) -> list[TelemetryRow]:
-    """Drain until that many sampling moments, and such a row, have been seen (or 15 minutes are over)."""
+    """Drain until that many sampling moments, and such a row, have been seen (or 15 minutes are over).
+
+    Of what was sampled after a moment.
+    """
     rows: list[TelemetryRow] = []
     limit = time.monotonic() + 900
     while time.monotonic() < limit:
         if len({row.time_ns for row in rows}) >= samples and (seen is None or any(map(seen, rows))):
             break
         time.sleep(0.01)
-        rows += telemetry.drain_samples()
+        rows += [row for row in telemetry.drain_samples() if row.time_ns > after_ns]
     return rows
 
 
@@ -95,8 +101,7 @@ def test_a_busy_child_shows_as_a_busy_worker_and_is_forgotten_when_it_ends(
             rows = wait_until(telemetry, 6, busy)
             child.kill()
             child.wait()
-            wait_until(telemetry, 2)
-            later = wait_until(telemetry, 3)
+            later = wait_until(telemetry, 3, after_ns=time.perf_counter_ns())
     finally:
         child.kill()
         child.stdout.close()
@@ -172,21 +177,28 @@ def count_samplers() -> int:
     return sum(stack[-1].f_code.co_name == "_run_to_end" for stack in stacks)
 
 
+def wait_for_samplers() -> None:
+    """Until those that were stopped have ended."""
+    while count_samplers():
+        time.sleep(0.001)
+
+
 def test_zero_hertz_starts_no_thread() -> None:
+    wait_for_samplers()
     with Telemetry(hz=0) as telemetry:
         assert not count_samplers()
     assert telemetry.drain_samples() == []
 
 
 def test_stopping_ends_the_thread_and_starting_again_works() -> None:
+    wait_for_samplers()
     telemetry = Telemetry(hz=100)
     for _ in range(2):
         telemetry.start()
         assert wait_until(telemetry, 2)
         assert count_samplers() == 1
         telemetry.stop()
-        while count_samplers():  # its last moments
-            time.sleep(0.001)
+        wait_for_samplers()
     telemetry.stop()
 
 

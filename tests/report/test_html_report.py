@@ -310,9 +310,9 @@ def test_on_a_narrow_screen_nothing_sticks_out_and_the_navigation_folds(telephon
     links = page.locator("nav a").first
     assert not links.is_visible()
     page.locator("label[for=menu]").tap()
-    assert links.is_visible()
+    until(page, links.is_visible, "the list of sections")
     links.tap()
-    assert not links.is_visible()
+    until(page, lambda: not links.is_visible(), "the list folded again")
     assert page.locator("label[for=menu]").is_visible()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from browsing import Visit, after_some_frames, until
@@ -74,6 +75,13 @@ def desk(browser: Any, report: Path) -> Visit:
 def seen_range(page: Any) -> tuple[float, float]:
     data = page.evaluate("({...document.querySelector('.timeline').dataset})")
     return float(data["from"]) / MS, float(data["to"]) / MS
+
+
+def address_tells(page: Any, seen: tuple[float, float], wanted: str) -> bool:
+    """Whether it has what is seen and searched for by now: it follows a little later."""
+    told = dict(parse_qsl(urlsplit(page.url).fragment))
+    told_range = tuple(float(told.get(key, "nan")) for key in ("from", "to"))
+    return told_range == pytest.approx(seen, abs=1e-5) and told.get("find") == wanted
 
 
 def point_at(page: Any, ms: float, lane: int, row: int = 0) -> tuple[float, float]:
@@ -201,7 +209,7 @@ def test_the_address_brings_step_zoom_and_search_back(browser: Any, report: Path
     page.locator(".timeline-find").fill("conv2")
     page.keyboard.press("Enter")
     seen = seen_range(page)
-    until(page, lambda: "from=" in page.url, "the address")
+    until(page, lambda: address_tells(page, seen, "conv2"), "the address of what is seen")
     again = Visit(browser, report, viewport={"width": 1200, "height": 900})
     again.page.goto("about:blank")
     again.page.goto(page.url)

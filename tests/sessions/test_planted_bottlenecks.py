@@ -17,6 +17,7 @@ from detscope.config.schema import Settings
 from detscope.data.registry import register_dataset
 from detscope.record import loader, recorder, step_recorder
 from detscope.record.steps.events import EventBuffer
+from detscope.record.transforms import timer
 from detscope.sessions.train.training import run_training
 
 # bench/comparing.py plants the same on a real clock; here nothing may depend on the machine
@@ -60,6 +61,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "perf_counter_ns", clock)
     monkeypatch.setattr(step_recorder, "perf_counter_ns", clock)
     monkeypatch.setattr(loader, "perf_counter_ns", clock)
+    monkeypatch.setattr(timer, "perf_counter_ns", clock)
     monkeypatch.setattr(EventBuffer.__init__, "__defaults__", (None, clock))
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -590,11 +591,15 @@ def test_collectives_run_beside_the_work_until_they_are_waited_for(simulation: S
 def test_a_clock_that_sleeps_gives_the_same_answers() -> None:
     with simulate(clock=SleepingClock()) as simulation:
         x = torch.arange(3.0).to("cuda")
-        spin(30 * MS)
-        event = torch.cuda.current_stream().record_event()
-        copied = x.to("cpu", non_blocking=True)
-        assert not event.query()
-        begin_ns = simulation.clock.now()
+        for times in count(1):
+            spin(30 * times * MS)
+            event = torch.cuda.current_stream().record_event()
+            copied = x.to("cpu", non_blocking=True)
+            is_over = event.query()
+            begin_ns = simulation.clock.now()
+            if begin_ns < event.mark.moment_ns:  # else this thread was stopped for longer than the work takes
+                break
+        assert not is_over
         event.synchronize()
         assert simulation.clock.now() >= event.mark.moment_ns > begin_ns
         torch.cuda.synchronize()

@@ -16,8 +16,10 @@ from detscope.analyze.step.modules import REST
 from detscope.analyze.summary import RunSummary, summarize
 from detscope.zoo.family import has_target
 from detscope.zoo.structure import find_structure, name_class
+from simulated.clock import WorkingClock, product_reads
 
 WIDTH = 16
+CLOCK = WorkingClock()  # what others take of a busy machine would be told as the stage's, or the rest's
 
 
 class Block(nn.Module):
@@ -158,7 +160,7 @@ def train(model: nn.Module, folder: Any) -> RunSummary:
     torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     images = [torch.rand(2, 3, 96, 96) for _ in range(12)]
-    with detscope.Recorder(model, optimizer, folder, telemetry_hz=0) as recorder:
+    with product_reads(CLOCK), detscope.Recorder(model, optimizer, folder, telemetry_hz=0) as recorder:
         for batch in recorder.steps(images):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
