@@ -18,6 +18,8 @@ from detscope.record.transforms.timer import BatchWork, find_timer
 
 RegionSpan = tuple[str, int, int]  # region, start, end
 _TimedSample = tuple[Any, list[RegionSpan], int]  # with its regions and its start
+_NO_TENSORS = frozenset((int, float, str, bool, bytes, type(None)))
+_MOST_LOOKED_AT = 10_000  # things in a batch: in a worker this takes a millisecond
 
 
 @dataclass
@@ -31,7 +33,9 @@ class BatchTiming:
     images: int = 0
     spans: list[RegionSpan] = field(default_factory=list)
     work: BatchWork | None = None  # by transform; None: not told
-    tensors: int | None = None  # that the worker sends, each a file of shared memory; None: not sent
+    tensors: int | None = (
+        None  # that the worker sends, each a file of shared memory; None: cannot tell
+    )
     arrived_ns: int = 0  # when the loop had it
 
     def receive_ns(self, wait_ns: int) -> int | None:
@@ -133,11 +137,30 @@ class TimedCollate:
         return TimedBatch(batch, timing)
 
 
-def count_tensors(batch: Any) -> int:
-    """Tensors of a batch as a worker sends it; a packed batch says itself what it sends."""
-    from detscope.record.memory.live import find_named_tensors
+def count_tensors(batch: Any) -> int | None:
+    """Tensors of a batch as a worker sends it; a packed batch holds what it sends. None: too much to look at.
 
-    return len({id(tensor) for _, tensor in find_named_tensors(getattr(batch, "tensors", batch), "")})
+    What a batch does when it is asked for a name, and may not have it, is its own: nothing is asked.
+    """
+    import torch
+
+    from detscope.record.model.borders import attributes_of, items_of
+
+    found, waiting, left = set(), [attributes_of(batch, type(batch)).get("tensors", batch)], _MOST_LOOKED_AT
+    seen: set[int] = set()  # of containers: one may hold itself
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            found.add(id(value))
+        elif kind not in _NO_TENSORS and id(value) not in seen:
+            seen.add(id(value))
+            held = items_of(value, kind)
+            left -= len(held)
+            if left < 0:
+                return None
+            waiting += held
+    return len(found)
 
 
 def instrument_iterator(loader: Iterable[Any]) -> Iterator[Any]:
@@ -159,8 +182,11 @@ def instrument_iterator(loader: Iterable[Any]) -> Iterator[Any]:
 
 def forget_workers(loader: Iterable[Any]) -> None:
     """Let go of persistent workers that send timed batches, so that a later pass starts plain ones."""
-    if getattr(loader, "_iterator", None) is not None:
-        vars(loader)["_iterator"] = None
+    from detscope.record.model.borders import attributes_of
+
+    own = attributes_of(loader, type(loader))
+    if own.get("_iterator") is not None:
+        own["_iterator"] = None
 
 
 def unwrap_batch(item: Any) -> tuple[Any, BatchTiming | None]:

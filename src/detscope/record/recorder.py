@@ -14,6 +14,7 @@ from typing import Any
 
 from detscope.record.content import describe_batch
 from detscope.record.loader import instrument_iterator, unwrap_batch
+from detscope.record.model.borders import attributes_of
 from detscope.record.step_recorder import StepRecorder
 from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS
 
@@ -39,7 +40,7 @@ class Recorder(StepRecorder):
                 self.buffer.mark_processor(STEP_BEGINS)
                 pause_ns = start_ns - pause_start_ns
                 if iterator is None:  # starting workers is part of waiting for the first batch
-                    self.writer.info["num_workers"] = getattr(loader, "num_workers", None)
+                    self.writer.info["num_workers"] = attributes_of(loader, type(loader)).get("num_workers")
                     iterator = instrument_iterator(loader)
                     self.loaders.append(loader)
                 self.fetching = True

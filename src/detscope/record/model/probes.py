@@ -28,7 +28,7 @@ def resolve_target(root: nn.Module, target: str) -> tuple[str, Any, str]:
     The owner of a function is its library, that of a method an object or, for all its objects, a class.
     A module may have any name without a dot, so that it is looked for first.
     """
-    with suppress(AttributeError, RuntimeError):  # there is none; a program of TorchScript does not tell
+    with suppress(Exception):  # there is none; a model says so in its own way
         return "module", root.get_submodule(target), target
     if ":" in target:
         library, path = target.split(":", 1)

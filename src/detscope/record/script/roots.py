@@ -42,7 +42,7 @@ class RootModel:
         self.number = number
         inner, self.wrappers = unwrap_model(module)
         self._inner = weakref.ref(inner)
-        self.label = str(getattr(inner, "original_name", "")) or type(inner).__name__  # TorchScript's has one
+        self.label = name_model(inner)
         self.has_weights = next(module.parameters(), None) is not None or holds_weights(module)
         self.parameters: int | None = None  # counted after the first call: lazy ones have none before
         self.calls = self.calls_training = 0
@@ -252,6 +252,12 @@ def _list_constants(program: Any) -> list[torch.Tensor]:
     nodes = [one for kind in _CONSTANTS for one in graph.findAllNodes(kind)]
     named = [one for one in nodes if "value" in one.attributeNames()]
     return [one.t("value") for one in named if one.kindOf("value") == "t"]
+
+
+def name_model(model: nn.Module) -> str:
+    """Its class; of a program of TorchScript that which it was made from."""
+    made_from = model.original_name if isinstance(model, torch.jit.ScriptModule) else ""
+    return str(made_from) or type(model).__name__
 
 
 def unwrap_model(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
