@@ -33,9 +33,7 @@ class BatchTiming:
     images: int = 0
     spans: list[RegionSpan] = field(default_factory=list)
     work: BatchWork | None = None  # by transform; None: not told
-    tensors: int | None = (
-        None  # that the worker sends, each a file of shared memory; None: cannot tell
-    )
+    tensors: int | None = None  # that the worker sends, each a file of shared memory; None: cannot tell
     arrived_ns: int = 0  # when the loop had it
 
     def receive_ns(self, wait_ns: int) -> int | None:
