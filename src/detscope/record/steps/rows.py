@@ -15,7 +15,7 @@ from detscope.record.steps.events import (
     STEP_BEGINS,
     STEP_ENDS,
 )
-from detscope.record.steps.nodes import PHASES, NodeTable, find_stage
+from detscope.record.steps.nodes import PHASES, NodeTable
 from detscope.record.steps.replay import BACKWARD, FORWARD, Slice, StepAccount
 
 Row = tuple[Any, ...]
@@ -87,12 +87,7 @@ def _make_host_timeline(step: int, nodes: NodeTable, account: StepAccount) -> li
     for phase, start_ns, end_ns in _join_slices((s, s.phase) for s in slices):
         rows.append((step, "phases", phase, "", start_ns, end_ns - start_ns))
     rows += _make_module_rows(step, nodes, slices)
-    stages: dict[tuple[int, ...], str | None] = {}  # the same stacks come again and again
-    for piece in slices:
-        if piece.ancestors not in stages:
-            stages[piece.ancestors] = find_stage(nodes[number] for number in piece.ancestors)
-    keyed = ((s, (stages[s.ancestors], s.direction)) for s in slices)
-    for (stage, direction), start_ns, end_ns in _join_slices(keyed):
+    for (stage, direction), start_ns, end_ns in _join_slices((s, (s.stage, s.direction)) for s in slices):
         if stage is not None:
             rows.append((step, "stages", stage, direction, start_ns, end_ns - start_ns))
     return rows
