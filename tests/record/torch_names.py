@@ -208,7 +208,8 @@ def _name_of(node: ast.AST) -> str:
 def _asks_for(node: ast.AST, name: str) -> bool:
     if not isinstance(node, ast.Call) or f"'{name}'" not in ast.unparse(node):
         return False
-    return _name_of(node.func) == "hasattr" or (_name_of(node.func) == "getattr" and len(node.args) == 3)
+    how = _name_of(node.func)  # `get`: of an object's own attributes
+    return how in ("hasattr", "get") or (how == "getattr" and len(node.args) == 3)
 
 
 def _names_in(node: ast.AST | None) -> set[str]:
