@@ -12,9 +12,11 @@ import pytest
 
 PLANTED = """
     begun = time.perf_counter()
+    if took_s:  # the last time: writing it down may take as long as the sleep
+        with open("slept", "a") as file:
+            file.write(f"{took_s.pop()}\\n")
     time.sleep(0.010)
-    with open("slept", "a") as file:
-        file.write(f"{time.perf_counter() - begun}\\n")
+    took_s.append(time.perf_counter() - begun)
 """
 LOOP = """
 model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
@@ -30,6 +32,8 @@ import sys, time
 import albumentations as A, cv2, numpy as np, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+took_s = []
 
 def sleep():{PLANTED}
 
@@ -71,7 +75,7 @@ from ultralytics.cfg import get_cfg
 from ultralytics.data import augment, build_yolo_dataset
 from ultralytics.data.utils import check_det_dataset
 
-plain = augment.RandomHSV.__call__
+took_s, plain = [], augment.RandomHSV.__call__
 
 def slow(self, labels):{PLANTED}
     return plain(self, labels)
