@@ -12,7 +12,7 @@ import pytest
 
 PLANTED = """
     begun = time.perf_counter()
-    if took_s:  # the last time: writing it down may take as long as the sleep
+    if took_s:  # of the call before, this writing included
         with open("slept", "a") as file:
             file.write(f"{took_s.pop()}\\n")
     time.sleep(0.010)

@@ -11,7 +11,7 @@ _took_s: list[float] = []  # of calls that are not written down yet
 
 
 class Planted:
-    """Sleeps and does nothing else: writing to a file may take as long."""
+    """Sleeps and does nothing else, so that what it writes down is all that it took."""
 
     def __call__(self, image: Any) -> Any:
         begun = time.perf_counter()
