@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PLANTED = """
-    begun = time.perf_counter()
-    if took_s:  # of the call before, this writing included
-        with open("slept", "a") as file:
-            file.write(f"{took_s.pop()}\\n")
-    time.sleep(0.010)
-    took_s.append(time.perf_counter() - begun)
-"""
+import planted_transform
+from detscope.analyze.step.steps import choose_typical_steps
+from detscope.runs.reader import load_run
+from planted_transform import PLANTED_S, read_ms
+
 LOOP = """
 model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -28,14 +26,10 @@ for batch in loader:
     optimizer.step()
 """
 ALBUMENTATIONS = f"""
-import sys, time
-import albumentations as A, cv2, numpy as np, torch
+import albumentations as A, cv2, torch
+from planted_transform import WriteDown, sleep
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
-took_s = []
-
-def sleep():{PLANTED}
 
 class Planted(A.ImageOnlyTransform):
     def apply(self, img, **params):
@@ -63,28 +57,29 @@ class Pictures(Dataset):
         made = self.augment(image=image, bboxes=[[10, 10, 100, 80]], labels=[1])
         return {{"img": torch.from_numpy(made["image"]).permute(2, 0, 1)}}
 
-loader = DataLoader(Pictures(), batch_size=4, num_workers=2)
+loader = DataLoader(Pictures(), batch_size=4, num_workers=2, collate_fn=WriteDown("slept"))
 {LOOP}
 """
 MOSAIC = f"""
-import time
 import torch
+from planted_transform import WriteDown, sleep
 from torch import nn
 from torch.utils.data import DataLoader
 from ultralytics.cfg import get_cfg
 from ultralytics.data import augment, build_yolo_dataset
 from ultralytics.data.utils import check_det_dataset
 
-took_s, plain = [], augment.RandomHSV.__call__
+plain = augment.RandomHSV.__call__
 
-def slow(self, labels):{PLANTED}
+def slow(self, labels):
+    sleep()
     return plain(self, labels)
 
 augment.RandomHSV.__call__ = slow
 settings = get_cfg(overrides=dict(imgsz=64, mosaic=1.0, mixup=0.5, task="detect", mode="train"))
 facts = check_det_dataset("data.yaml")
 data = build_yolo_dataset(settings, facts["train"], 4, facts, mode="train")
-loader = DataLoader(data, batch_size=4, num_workers=2, collate_fn=data.collate_fn)
+loader = DataLoader(data, batch_size=4, num_workers=2, collate_fn=WriteDown("slept", data.collate_fn))
 {LOOP}
 """
 
@@ -109,6 +104,7 @@ def generate_images(folder: Path) -> None:
 def record(folder: Path, *command: str):
     """The loader's figures of a recorded command."""
     generate_images(folder)
+    shutil.copy(planted_transform.__file__, folder)
     arguments = [sys.executable, "-m", "detscope", "run", "-q", "--json", "figures.json", *command]
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -116,8 +112,10 @@ def record(folder: Path, *command: str):
 
 
 def slept_ms(folder: Path) -> float:
-    slept = [float(line) * 1e3 for line in (folder / "slept").read_text().split()]
-    assert min(slept) >= 10
+    run = load_run(folder / "runs" / "latest")
+    counted = choose_typical_steps(run.table("steps")).measured
+    slept = read_ms(folder / "slept", 2, counted)
+    assert min(slept) >= 1e3 * PLANTED_S
     return sum(slept) / len(slept)
 
 

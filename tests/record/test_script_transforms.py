@@ -7,17 +7,18 @@ import time
 
 import pytest
 import torch
-from planted_transform import PLANTED_S, Planted, WriteDown, read_ms
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from detscope.analyze.drawing import report_data
+from detscope.analyze.step.steps import choose_typical_steps
 from detscope.analyze.summary import summarize
 from detscope.report.model import Facts, Table
 from detscope.report.sections.loader import section
 from detscope.runs.reader import load_run
+from planted_transform import PLANTED_S, Planted, WriteDown, read_ms
 
 
 class Chain:
@@ -53,9 +54,9 @@ class Inline(Blank):
 
 
 PIPELINES = {
-    "v1": lambda log: v1.Compose([v1.RandomHorizontalFlip(1.0), Planted(), WriteDown(log), v1.Resize(8)]),
-    "v2": lambda log: v2.Compose([v2.RandomHorizontalFlip(1.0), Planted(), WriteDown(log), v2.Resize(8)]),
-    "own": lambda log: Chain([v1.RandomHorizontalFlip(1.0), Planted(), WriteDown(log), v1.Resize(8)]),
+    "v1": lambda: v1.Compose([v1.RandomHorizontalFlip(1.0), Planted(), v1.Resize(8)]),
+    "v2": lambda: v2.Compose([v2.RandomHorizontalFlip(1.0), Planted(), v2.Resize(8)]),
+    "own": lambda: Chain([v1.RandomHorizontalFlip(1.0), Planted(), v1.Resize(8)]),
 }
 
 
@@ -78,14 +79,17 @@ def test_nearly_all_of_a_workers_time_has_a_name_and_a_planted_transform_is_foun
     listen, pipeline, workers, context, tmp_path
 ):
     log = tmp_path / "slept"
-    data = Blank(PIPELINES[pipeline](log))
+    data = Blank(PIPELINES[pipeline]())
     before = pickle.dumps(data)
-    persistent = {"persistent_workers": True} if workers else {}
-    loader = DataLoader(data, 4, num_workers=workers, multiprocessing_context=context, **persistent)
+    more = {"persistent_workers": True} if workers else {}
+    loader = DataLoader(
+        data, 4, num_workers=workers, multiprocessing_context=context, collate_fn=WriteDown(log), **more
+    )
     with listen() as heard:
         train(loader)
     assert pickle.dumps(data) == before
-    slept_ms = read_ms(log)
+    counted = choose_typical_steps(heard.table("steps")).measured
+    slept_ms = read_ms(log, workers, counted)
     found = summarize(heard.run).loader
     names = {one.name: one for one in found.transforms}
     assert names["Planted"].ms_per_image == pytest.approx(sum(slept_ms) / len(slept_ms), abs=2)
@@ -99,9 +103,9 @@ def test_nearly_all_of_a_workers_time_has_a_name_and_a_planted_transform_is_foun
     assert found.workers_needed == -(-found.demand_images_per_s * found.worker_ms_per_image // 1e3)
 
 
-def test_the_page_and_the_terminal_list_transforms_and_say_which_is_dearest(listen, tmp_path):
+def test_the_page_and_the_terminal_list_transforms_and_say_which_is_dearest(listen):
     with listen() as heard:
-        train(DataLoader(Blank(PIPELINES["v2"](tmp_path / "slept")), 4))
+        train(DataLoader(Blank(PIPELINES["v2"]()), 4))
     told = section(report_data(load_run(heard.run)))
     (table,) = [block for block in told.blocks if isinstance(block, Table) and block.id == "transforms"]
     assert table.rows[0][0] == "Planted in Compose"
