@@ -13,7 +13,17 @@ NODE = "autograd::engine::evaluate_function: "
 
 def count_nodes_of_nobody(run: Path) -> dict[str, int]:
     """Of the nodes that the engine ran in a run's operator steps, by name."""
-    nodes = load_run(run).table("ops").filter(pl.col("name").str.starts_with(NODE))
+    nodes = _read_nodes(run)
     found = nodes.filter(pl.col("module").is_null()).group_by("name").agg(pl.col("count").sum())
     assert nodes["count"].sum() > found["count"].sum()
     return {name.removeprefix(NODE): count for name, count in found.iter_rows()}
+
+
+def share_in_modules(run: Path) -> float:
+    """Of the time in all nodes, that in those of modules."""
+    nodes = _read_nodes(run)
+    return nodes.drop_nulls("module")["total_ns"].sum() / nodes["total_ns"].sum()
+
+
+def _read_nodes(run: Path) -> pl.DataFrame:
+    return load_run(run).table("ops").filter(pl.col("name").str.starts_with(NODE))
