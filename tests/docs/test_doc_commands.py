@@ -41,7 +41,15 @@ QUICK = (
     ("README.md", "detscope show", 3, "a run"),
     ("README.md", "detscope report", 4, "a run"),
     ("README.md", "detscope runs", 2, "a run"),
+    ("README.md", "detscope why", 1, "a run"),
+    ("README.md", "detscope mcp", 1, "a run"),
+    ("docs/agents.md", "detscope why latest --json", 1, "a run"),
+    ("docs/agents.md", "detscope mcp --runs runs < /dev/null", 1, "a run"),
     ("docs/data.md", "detscope data list", 2, ""),
+    ("docs/findings.md", "detscope why", 1, "a run"),
+    ("docs/findings.md", "detscope why --json", 1, "a run"),
+    ("docs/findings.md", "detscope why --sarif findings.sarif", 1, "a run"),
+    ("docs/findings.md", "detscope why --limit 50", 1, "a run"),
     ("docs/index.md", "detscope report", 3, "a run"),
     (
         "docs/limits.md",
@@ -49,11 +57,13 @@ QUICK = (
         2,
         "",
     ),
+    ("docs/predict.md", "detscope predict resnet50 --memory-limit 8GiB", 6, ""),
     ("docs/run.md", "detscope report --open", 6, "a run"),
     ("docs/versions.md", "detscope schema summary", 6, ""),
     ("docs/versions.md", "detscope schema run", 2, ""),
     ("docs/versions.md", "detscope schema sweep", 2, ""),
     ("docs/versions.md", "detscope schema findings", 3, ""),
+    ("docs/versions.md", "detscope schema try", 1, ""),
 )
 RECORDED = ROOT / "tests" / "old_runs" / "train"
 
@@ -119,6 +129,20 @@ def test_placeholders_are_not_typed() -> None:
     assert not [
         one.bare for one in COMMANDS if not one.mark and re.search(r"(^|[ /=])[A-Z]{3,}( |$)", one.bare)
     ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_and_runs_that_commands_name_are_there_or_made_before(page: Path) -> None:
+    before, missing = "", []
+    for one in read_page(page):
+        if isinstance(one, DocFile):
+            before += f"{one.name}\n"
+        elif not one.mark:
+            named = re.findall(r"detscope run .*?([\w/]+\.py)\b", one.bare)
+            named += [f"--out {folder}" for folder in re.findall(r"(\w+)/latest", one.bare)]
+            missing += [name for name in named if name not in before and not (ROOT / name).is_file()]
+            before += f"{one.bare}\n"
+    assert not [name for name in missing if name != "--out runs"]
 
 
 def test_what_is_left_out_says_why_and_the_rest_is_run(
