@@ -29,7 +29,7 @@ from detscope.runs.reader import load_run
 PLANTED = Path(__file__).parents[1] / "tests" / "sessions" / "planted.py"
 MODELS = (f"{PLANTED}:detector", "tiny_ssd")
 PAIRS, FOUND, REPEATED = 40, 10, 10
-STEPS, ROUNDS, SHARE = 24, 16, 0.02
+STEPS, ROUNDS, SHARE = 24, 32, 0.02
 SETTINGS = ("data.images=16", "data.image_width=160", "data.image_height=128")
 SETTINGS += ("record.traced_steps=0", "training.threads=1")
 NOTHING = MachineVariation(machine="")  # nothing was learnt: what is assumed has to do
