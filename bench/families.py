@@ -2,6 +2,7 @@
 
 Every script runs plain and under `detscope run`, in turns, in processes of their own; it clocks its steps
 itself. Needs the environment of `make test-families`; what is not installed is left out and named.
+`--at-once` runs both at the same time, each on a core and with a thread of its own, which they swap.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from typing import Any
 from tests.families.generated_data import write_coco_set, write_yolo_set
 
 from bench.family_scripts import CASES, FamilyCase
-from bench.sidebyside import Ratio, ratio
+from bench.sidebyside import Ratio, pin_to, ratio, run_at_once
 
 PAIRS = 6
-STEPS = 48
+STEPS = 48  # of a training
+PREDICTED = 5  # times as many predictions: they are short, and the first six are recorded one after the other
 SKIPPED = 4  # warm-up
 REST_AIM = {"train": 0.03, "predict": 0.05}
 LARGE = 0.5  # share of a step from which on a stage has to have parts
@@ -57,15 +60,17 @@ class FamilyRow:
 
 
 def _run_once(
-    case: FamilyCase, way: str, recorded: bool, folder: Path, steps: int
+    case: FamilyCase, way: str, recorded: bool, data: Path, steps: int, core: int | None = None
 ) -> tuple[list[float], Any]:
+    folder = data.parent / ("recorded" if recorded else "plain")
+    folder.mkdir(exist_ok=True)
     times, figures = folder / "times.json", folder / "figures.json"
     script = folder / f"{way}.py"
     script.write_text(case.train if way == "train" else case.predict)
-    words = [str(script), str(times), str(steps), str(folder / "data"), case.name]
+    words = [str(script), str(times), str(steps), str(data), case.name]
     before = ["-m", "detscope", "run", "-q", "--json", str(figures)] if recorded else []
     subprocess.run(
-        [sys.executable, *before, *words],
+        [*pin_to(core), sys.executable, *before, *words],
         cwd=folder,
         check=True,
         env=os.environ | OFFLINE,
@@ -89,14 +94,27 @@ def find_bare_stages(figures: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def measure_family(case: FamilyCase, way: str, folder: Path, pairs: int, steps: int) -> FamilyRow:
-    """Plain and recorded in turns; the figures are those of the last recorded process."""
+def _run_pair(
+    case: FamilyCase, way: str, data: Path, steps: int, number: int, at_once: bool
+) -> dict[bool, tuple[list[float], Any]]:
+    """Plain and recorded: in turns, or each on a core of its own."""
+    order = (False, True) if number % 2 else (True, False)
+    works = [partial(_run_once, case, way, recorded, data, steps) for recorded in order]
+    found = run_at_once(works, 0) if at_once else [work() for work in works]
+    return dict(zip(order, found, strict=True))
+
+
+def measure_family(
+    case: FamilyCase, way: str, data: Path, pairs: int, steps: int, at_once: bool = False
+) -> FamilyRow:
+    """Every pair clocked by the scripts; the figures are those of the last recorded process."""
+    _run_once(case, way, False, data, SKIPPED)  # file caches, compiled Python files, caches of data sets
     seconds: dict[str, list[float]] = {"plain": [], "recorded": []}
     figures: dict[str, Any] = {}
     taken = 0
     for number in range(pairs):
-        for recorded in (False, True) if number % 2 else (True, False):
-            times, found = _run_once(case, way, recorded, folder, steps)
+        seen = _run_pair(case, way, data, steps, number, at_once)
+        for recorded, (times, found) in seen.items():
             kept = [
                 after - before for before, after in zip(times[SKIPPED:], times[SKIPPED + 1 :], strict=False)
             ]
@@ -119,7 +137,7 @@ def measure_family(case: FamilyCase, way: str, folder: Path, pairs: int, steps: 
 
 def main() -> None:
     """The table; `--only=yolo,detr` takes cases by a part of their name, `--pairs=1 --steps=24` less."""
-    options = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+    options = dict(word[2:].partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
     pairs, steps = int(options.get("pairs", PAIRS)), int(options.get("steps", STEPS))
     only = [word for word in options.get("only", "").split(",") if word]
     print("\nthe detectors people use, in their trainers: (rest), backward, speed and cost of recording")
@@ -132,11 +150,12 @@ def main() -> None:
             continue
         for way in ("train", "predict") if case.predict else ("train",):
             with tempfile.TemporaryDirectory() as text:
-                folder = Path(text)
+                data = Path(text) / "data"
                 if case.data:
-                    (write_yolo_set if case.data == "yolo" else write_coco_set)(folder / "data", train=24)
+                    (write_yolo_set if case.data == "yolo" else write_coco_set)(data, train=24)
                 try:
-                    row = measure_family(case, way, folder, pairs, steps)
+                    count = steps if way == "train" else PREDICTED * steps
+                    row = measure_family(case, way, data, pairs, count, "at-once" in options)
                 except subprocess.CalledProcessError as error:
                     print(f"  {case.name}, {way}: FAILED\n{error.stderr[-1500:]}")
                     missed.append(f"{case.name} {way}")
@@ -149,5 +168,5 @@ def main() -> None:
             speed = "cannot tell" if row.images_per_s is None else f"{row.images_per_s:.1f}"
             right = "right" if row.steps_right else "WRONG"
             print(f"    steps {right}, (rest) {rest}{back}, images/s {speed}, recorded / plain {row.cost}")
-            print("    " + ", ".join(f"{name} {share:.0%}" for name, share in row.stages[:9]))
+            print("    " + ", ".join(f"{name} {share:.0%}" for name, share in row.stages[:9]), flush=True)
     print(f"missed: {len(missed)}" + "".join(f"\n  {line}" for line in missed))

@@ -14,19 +14,18 @@ what the recorder's threads take is taken from the script's only core. `--pairs=
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from bench.run_shares import compare_shares
-from bench.sidebyside import Ratio, ratio, verdict
+from bench.sidebyside import Ratio, pin_to, ratio, run_at_once, verdict
 
 PAIRS = 12
 STEPS = 80
@@ -156,10 +155,8 @@ def _run(case: Case, level: str | None, folder: Path, steps: int, core: int | No
     words = ["script.py", str(times_file), str(steps), str(case.slow_s), str(case.workers)]
     recorded = ["-m", "detscope", "run", "-q", "--level", str(level), "--json-file", str(figures_file)]
     command = [sys.executable, *(recorded if level else []), *words]
-    pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-    environment = os.environ if core is None else {**os.environ, "OMP_NUM_THREADS": "1"}
     begun = perf_counter()
-    subprocess.run([*pinned, *command], cwd=folder, check=True, env=environment)
+    subprocess.run([*pin_to(core), *command], cwd=folder, check=True)
     whole_s = perf_counter() - begun
     times = json.loads(times_file.read_text())
     spent_s = times[-1] - times[case.skipped]
@@ -173,13 +170,7 @@ def _run_pair(case: Case, level: str, folder: Path, steps: int, number: int, at_
     if not at_once:
         seen = {way: _run(case, way, folder, steps) for way in (ways if number % 2 else reversed(ways))}
         return [seen[way] for way in ways]
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    with ThreadPoolExecutor(2) as both:
-        begun = [
-            both.submit(_run, case, way, folder, steps, cores[(place + number) % 2])
-            for place, way in enumerate(ways)
-        ]
-        return [one.result() for one in begun]
+    return run_at_once([partial(_run, case, way, folder, steps) for way in ways], number)
 
 
 def _import_s() -> float:

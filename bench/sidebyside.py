@@ -1,11 +1,18 @@
-"""Variants of the same work, interleaved round by round, compared as ratios: seconds mean nothing here."""
+"""Variants of the same work, interleaved round by round, compared as ratios: seconds mean nothing here.
+
+Or at the same time, each on a core and with a thread of its own: what the machine does to one it does to
+the other.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +29,24 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+Seen = TypeVar("Seen")
+
+
+def run_at_once(works: Sequence[Callable[[int], Seen]], turn: int) -> list[Seen]:
+    """Works at the same time, each handed a core of its own; with every turn they swap."""
+    cores = sorted(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(len(works)) as all_works:
+        begun = [
+            all_works.submit(work, cores[(place + turn) % len(cores)]) for place, work in enumerate(works)
+        ]
+        return [one.result() for one in begun]
+
+
+def pin_to(core: int | None) -> list[str]:
+    """What stands before a command that is to have one core and one thread; None: it has the machine."""
+    return [] if core is None else ["env", "OMP_NUM_THREADS=1", "taskset", "--cpu-list", str(core)]
 
 
 def interleave(variants: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:

@@ -2,23 +2,27 @@
 
 The plain measurement knows nothing of detscope: whole processes of the script with few and with many steps,
 without and with the patch, by turns; the difference of the two lengths is the time of the steps between.
-`--pairs=N` rounds of it, `--nothing=N` tries of a patch that does nothing.
+`--pairs=N` rounds of it, `--nothing=N` tries of a patch that does nothing; `--at-once`: one of them on every
+core.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from bench.sidebyside import pin_to, run_at_once
 from detscope.analyze.compare.change import RatioSpread, Sample, compare_samples
 from detscope.sessions.trying.copies import Patch
 from detscope.sessions.trying.patches import apply_patch
@@ -66,13 +70,13 @@ def measure_plainly(project: Path, name: str, pairs: int) -> tuple[float, float,
     return -(change.relative or 0.0), -high, -low
 
 
-def detscope(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def detscope(project: Path, *words: str, core: int | None = None) -> subprocess.CompletedProcess[str]:
     """A command of ours in the project."""
-    command = [sys.executable, "-m", "detscope", *words]
+    command = [*pin_to(core), sys.executable, "-m", "detscope", *words]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 
-def try_patch(project: Path, name: str, patch: str) -> dict[str, Any]:
+def try_patch(project: Path, name: str, patch: str, core: int | None = None) -> dict[str, Any]:
     """What one try says."""
     run = next((project / name).glob("*-run-*"))
     words = [
@@ -82,9 +86,9 @@ def try_patch(project: Path, name: str, patch: str) -> dict[str, Any]:
         "30m",
         "--json",
         "--out",
-        f"tried-{name}",
+        f"tried-{name}{'' if core is None else core}",
     ]
-    done = detscope(project, "try", str(run), *words)
+    done = detscope(project, "try", str(run), *words, core=core)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -113,11 +117,14 @@ def main() -> None:
             print(f"  {name:14} {_tell(told)}", flush=True)
             print(f"  {'by the clock':14} {'':9} {gain:+.1%} [{low:+.1%}, {high:+.1%}]: {agree}", flush=True)
         print(f"  {'other results':14} {_tell(try_patch(project, 'padding', 'other_results'))}", flush=True)
-        verdicts = []
-        for number in range(_read_count("--nothing", NOTHING)):
-            told = try_patch(project, "padding", "nothing")
-            verdicts.append(told["verdict"])
-            print(f"  nothing, {number + 1:2}    {_tell(told)}", flush=True)
+        verdicts: list[str] = []
+        lanes = len(os.sched_getaffinity(0)) if "--at-once" in sys.argv else 1
+        nothing = partial(try_patch, project, "padding", "nothing")
+        while (left := _read_count("--nothing", NOTHING) - len(verdicts)) > 0:
+            found = [nothing()] if lanes == 1 else run_at_once([nothing] * min(lanes, left), 0)
+            for told in found:
+                verdicts.append(told["verdict"])
+                print(f"  nothing, {len(verdicts):2}    {_tell(told)}", flush=True)
         counted = dict(zip(*np.unique(verdicts, return_counts=True), strict=True)) if verdicts else {}
         words = ", ".join(f"{verdict} {count}" for verdict, count in counted.items())
         print(f"  a patch that does nothing, {len(verdicts)} tries: {words}")

@@ -1,6 +1,7 @@
 """Runs the commands of README and docs as typed: `python -m tools.doc_commands [PAGE ...]`.
 
-Commands are what stands in `sh` and `bash` blocks; they run in order in a fresh folder beside examples/.
+Commands are what stands in `sh` and `bash` blocks; a page's run in order in a fresh folder beside examples/,
+and two pages at a time.
 A block of another language whose first line is a comment with a file's name is that file, as a reader would
 save it. Left out is only what says so itself in its comment: `needs a GPU`, `downloads ...`. A comment that
 says `exit 7` allows that exit code.
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^ *```$"
 _COMMENT = re.compile(r"(?:^|\s)# (.*)$")
 _FILE = re.compile(r"^# ([\w./-]+\.\w+)\n")
 LONGEST_S = 3600
+AT_ONCE = 2  # pages
 
 
 @dataclass(frozen=True)
@@ -156,13 +159,16 @@ def type_page(page: Path, folder: Path, only: Container[str] | None = None) -> I
             yield f"{where}  {one.bare}"
 
 
+def _type_in_fresh_folder(page: Path) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="detscope-docs-") as folder:
+        return list(type_page(page, Path(folder)))
+
+
 def main(arguments: list[str]) -> int:
     """Run the pages that are named, or all of them."""
     pages = [Path(one).resolve() for one in arguments] or list_pages()
-    failed: list[str] = []
-    for page in pages:
-        with tempfile.TemporaryDirectory(prefix="detscope-docs-") as folder:
-            failed += type_page(page, Path(folder))
+    with ThreadPoolExecutor(AT_ONCE) as typists:
+        failed = [one for page in typists.map(_type_in_fresh_folder, pages) for one in page]
     said = ["these did not work as typed:", *failed] if failed else ["every command works as typed"]
     print("", *said, sep="\n")
     return 1 if failed else 0
