@@ -66,10 +66,6 @@ class Accelerator:
         """Whether this thread's current stream is being captured into a graph: then nothing may be asked."""
         return False
 
-    def is_started(self) -> bool:
-        """Whether the program uses this kind of device by now."""
-        return True
-
     def wait(self) -> None:
         """Wait until the device has done all that is queued."""
 
@@ -119,10 +115,6 @@ class QueuedAccelerator(Accelerator):
         stream = self._torch.accelerator.current_stream(self._device)
         mark.record(stream)
         return int(stream.stream_id)
-
-    def is_started(self) -> bool:
-        asked = getattr(self._module, "is_initialized", None)
-        return bool(asked()) if asked is not None else True
 
     def wait(self) -> None:
         self._torch.accelerator.synchronize(self._device)

@@ -75,10 +75,6 @@ class TensorPlaces:
         known = self._batch.get(id(tensor))
         return self.is_on_host(tensor) or (known is not None and known.tensor() is tensor)
 
-    def goes_to_host(self, tensor: torch.Tensor, moved: torch.Tensor) -> bool:
-        """Whether moving it was a copy to the host, as the tensors say themselves."""
-        return self._real_device and moved.is_cpu and not tensor.is_cpu
-
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether it lives, or would live, in the host's memory."""
         if self._real_device:

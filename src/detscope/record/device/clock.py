@@ -33,7 +33,6 @@ class DeviceClock:
         self._anchor: tuple[DeviceMark, int] | None = None  # a mark, and when the device passed it
         self.failure: str | None = None  # why it tells nothing any more
         self.mark_cost_ns = 0  # of the host, for one mark
-        self.marks_put = 0
 
     def record(self) -> DeviceMark | None:
         """Put a mark into the queue of the current stream; None where that must not or cannot be done."""
@@ -46,7 +45,6 @@ class DeviceClock:
         except RuntimeError as error:  # the program's own fault comes back to it with its next call
             self.give_up(error)
             return None
-        self.marks_put += 1
         return DeviceMark(event, stream)
 
     def give_up(self, error: BaseException) -> None:
@@ -81,7 +79,6 @@ class DeviceClock:
             self.give_up(error)
             return
         self.recycle_marks(marks)
-        self.marks_put = 0
         if last is not None:
             self._anchor = (last, passed_ns)
 
