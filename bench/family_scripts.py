@@ -122,7 +122,7 @@ from ultralytics import YOLO
 
 model = YOLO(sys.argv[4] + ".yaml")
 for index in range(steps):
-    model.predict(f"{data}/images/train/{index % 24:03d}.jpg", imgsz=64, device="cpu", verbose=False)
+    model.predict(f"{data}/images/train/{index % 24:03d}.jpg", imgsz=320, device="cpu", verbose=False)
     times.append(time.perf_counter())
 """
 

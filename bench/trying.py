@@ -28,9 +28,10 @@ from detscope.sessions.trying.copies import Patch
 from detscope.sessions.trying.patches import apply_patch
 
 PLANTED = Path(__file__).parents[1] / "tests" / "planted_defects"
-HELPFUL = ("slow_ema", "padding")
-FEW, MANY = 5, 205
+HELPFUL = {"slow_ema": 1005, "padding": 205}  # steps by the clock: seconds of them, beside a start of three
+FEW, RECORDED = 5, 205
 PAIRS, NOTHING = 6, 20
+NOTHING_STEPS = 65  # where nothing changes: processes differ by other things than their steps
 
 
 def _read_count(name: str, usual: int) -> int:
@@ -48,10 +49,10 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def time_steps(script: Path) -> float:
+def time_steps(script: Path, many: int) -> float:
     """Seconds of the steps between few and many, by the clock on the wall around whole processes."""
     seconds = []
-    for steps in (FEW, MANY):
+    for steps in (FEW, many):
         begin = time.perf_counter()
         subprocess.run([sys.executable, str(script), "--steps", str(steps)], check=True)
         seconds.append(time.perf_counter() - begin)
@@ -64,7 +65,7 @@ def measure_plainly(project: Path, name: str, pairs: int) -> tuple[float, float,
     for number in range(pairs):
         order = ((0, name), (1, f"{name}_patched"))
         for side, script in order if number % 2 == 0 else reversed(order):
-            sides[side].append(Sample(max(1e-6, time_steps(project / f"{script}.py"))))
+            sides[side].append(Sample(max(1e-6, time_steps(project / f"{script}.py", HELPFUL[name]))))
     change = compare_samples(*sides, RatioSpread(0.0, 1.0))
     low, high = change.relative_ci95 or (float("nan"), float("nan"))
     return -(change.relative or 0.0), -high, -low
@@ -76,9 +77,14 @@ def detscope(project: Path, *words: str, core: int | None = None) -> subprocess.
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 
-def try_patch(project: Path, name: str, patch: str, core: int | None = None) -> dict[str, Any]:
-    """What one try says."""
-    run = next((project / name).glob("*-run-*"))
+def record_script(project: Path, name: str, steps: int, out: str) -> None:
+    """A run to try changes on."""
+    detscope(project, "run", "--level", "phases", "--out", out, f"{name}.py", "--steps", str(steps))
+
+
+def try_patch(project: Path, out: str, patch: str, core: int | None = None) -> dict[str, Any]:
+    """What one try says of the run in this folder."""
+    run = next((project / out).glob("*-run-*"))
     words = [
         "--patch",
         str(PLANTED / f"{patch}.patch"),
@@ -86,7 +92,7 @@ def try_patch(project: Path, name: str, patch: str, core: int | None = None) -> 
         "30m",
         "--json",
         "--out",
-        f"tried-{name}{'' if core is None else core}",
+        f"tried-{out}{'' if core is None else core}",
     ]
     done = detscope(project, "try", str(run), *words, core=core)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -107,7 +113,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = make_project(Path(folder) / "project")
         for name in HELPFUL:
-            detscope(project, "run", "--level", "phases", "--out", name, f"{name}.py", "--steps", str(MANY))
+            record_script(project, name, RECORDED, name)
+        record_script(project, "padding", NOTHING_STEPS, "short")
         for name in HELPFUL:
             told = try_patch(project, name, name)
             gain, low, high = measure_plainly(project, name, _read_count("--pairs", PAIRS))
@@ -119,7 +126,7 @@ def main() -> None:
         print(f"  {'other results':14} {_tell(try_patch(project, 'padding', 'other_results'))}", flush=True)
         verdicts: list[str] = []
         lanes = len(os.sched_getaffinity(0)) if "--at-once" in sys.argv else 1
-        nothing = partial(try_patch, project, "padding", "nothing")
+        nothing = partial(try_patch, project, "short", "nothing")
         while (left := _read_count("--nothing", NOTHING) - len(verdicts)) > 0:
             found = [nothing()] if lanes == 1 else run_at_once([nothing] * min(lanes, left), 0)
             for told in found:
