@@ -11,7 +11,7 @@ from script_listening import Net, batches, train
 from torch import nn
 
 from detscope.record.script.closing import note_wrappers
-from detscope.record.script.roots import RootModels
+from detscope.record.script.roots import RootModel, RootModels
 
 
 class Head(nn.Module):
@@ -233,6 +233,50 @@ def test_a_wrapper_of_one_model_is_not_the_model(listen: Any) -> None:
         train(model.training_step, batches(6), torch.optim.SGD(model.parameters(), lr=0.01))
     assert heard.info["model"]["name"] == "Big"
     assert not any("called directly" in note for note in heard.info["notes"])
+
+
+class Backend(nn.Module):
+    """As predictors hold their network: not as a part, so that there is nothing to train in it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.held = [net.eval()]
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.held[0](batch)
+
+
+class Rarely(nn.Module):
+    """Gives images in one call of five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return batch.mean() if self.calls % 5 else batch
+
+
+def test_what_trains_nothing_costs_no_more_with_every_call(
+    listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    plain = RootModel.find_holder
+    monkeypatch.setattr(
+        RootModel, "find_holder", lambda root, frame: (looked.append(root.label), plain(root, frame))[1]
+    )
+    backend, rarely = Backend(nn.Conv2d(3, 3, 1)), Rarely()
+    with listen() as heard, torch.inference_mode():
+        for _ in range(100):
+            images = torch.rand(2, 3, 8, 8)
+            backend(images)
+            rarely(images)
+    assert heard.script["parts"]["evaluation"]["steps"] == 100
+    for label in ("Backend", "Conv2d", "Rarely"):
+        assert looked.count(label) == 8, "who called it is looked at in calls 1, 2, 3, 5, 9, 17, 33 and 65"
+    transforms = {root.label: root.may_transform for root in heard.tracker.roots.all if not root.has_weights}
+    assert transforms == {"Backend": False, "Rarely": True}
 
 
 def test_models_that_nobody_holds_together_are_said_to_stand_beside_each_other(listen: Any) -> None:

@@ -31,6 +31,7 @@ from detscope.record.steps.nodes import PHASES
 from detscope.record.transforms.timer import find_image, find_timer
 
 if TYPE_CHECKING:
+    from detscope.record.script.roots import RootModel
     from detscope.record.script.tracker import ScriptTracker
 
 DATA = PHASES.index("data")
@@ -347,18 +348,26 @@ class StepBatches:
         return end_waiting
 
     def transform_batch(
-        self, plain: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        root: RootModel,
+        plain: Callable[..., Any],
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """The loop calls a module that trains nothing: one that gives images for images is a transform."""
         timer = find_timer()
         if timer.thread is not None:  # a part of such a one
             return plain(module, *args, **kwargs)
-        start_ns = perf_counter_ns()
+        calls_before, start_ns = self._tracker.forward_calls, perf_counter_ns()
         with timer.timing(module, themselves=True), timer.calling(module):
             result = plain(module, *args, **kwargs)
         timing = BatchTiming(-1, os.getpid(), start_ns, perf_counter_ns(), work=timer.take_work())
         taken, given = find_image(kwargs or args), find_image(result)
-        if all(isinstance(one, torch.Tensor) and one.ndim >= _IMAGE_DIMENSIONS for one in (taken, given)):
+        gave = all(isinstance(one, torch.Tensor) and one.ndim >= _IMAGE_DIMENSIONS for one in (taken, given))
+        called_model = self._tracker.forward_calls > calls_before
+        root.count_transform(gave, called_model)
+        if gave and not called_model:
             timing.images = given.shape[0] if given.ndim > _IMAGE_DIMENSIONS else 1
             self.transformed.append((timing, "batch" if given.is_cpu else "device"))
         return result

@@ -32,6 +32,7 @@ _FEW = 64  # numbers that mean and deviation of channels, or a small kernel, hav
 _CLEARLY_MORE = 1.25  # times the work of the model so far that make another one the model
 _FRAMES = 12  # to look at for somebody who called a model
 _FRAMES_TO_CONSTRUCTOR = 30
+_TRIED = 8  # calls of what trains nothing, to see whether it transforms images
 
 
 class RootModel:
@@ -45,6 +46,9 @@ class RootModel:
         self.label = name_model(inner)
         self.has_weights = next(module.parameters(), None) is not None or holds_weights(module)
         self.parameters: int | None = None  # counted after the first call: lazy ones have none before
+        self.met = 0  # calls that have begun, also those that are no part of forward
+        self.may_transform = True  # such calls may turn images into others
+        self._gave_none = 0  # such calls in a row that gave no images
         self.calls = self.calls_training = 0
         self.calls_in_training_steps = self.calls_in_evaluation_steps = 0  # steps in which it was called
         self.forward_ns = self.training_ns = 0
@@ -75,6 +79,11 @@ class RootModel:
     def is_model_work(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a call is part of the forward phase: transforms and metrics that train nothing are not."""
         return self.has_weights or any(tensor.requires_grad for tensor in tensors_in(arguments))
+
+    def count_transform(self, gave_images: bool, called_model: bool) -> None:
+        """Such a call has ended: who calls a model in it, or never gives images, is no transform."""
+        self._gave_none = 0 if gave_images else self._gave_none + 1
+        self.may_transform = not called_model and self._gave_none < _TRIED
 
     def find_holder(self, frame: FrameType) -> None:
         """It is called: perhaps by a method of a module that holds it, and that is called as no module."""
@@ -151,8 +160,9 @@ class RootModels:
         if root is None or root.module is not module:
             root = self._roots[id(module)] = RootModel(module, len(self.all))
             self.all.append(root)
-        if root.calls & (root.calls - 1) == 0:  # now and then: a constructor may call what nobody calls later
+        if root.met & (root.met - 1) == 0:  # now and then: a constructor may call what nobody calls later
             root.find_holder(sys._getframe(1))
+        root.met += 1
         return root
 
     def choose_model(self, trained: bool, so_far: RootModel | None = None) -> RootModel | None:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -50,6 +51,10 @@ TRANSFER, FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in PHASES[
 _MOST_REFUSALS = 100  # times that a script may catch the request to stop
 
 
+def _call_plainly(plain: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return plain(module, *args, **kwargs)
+
+
 class ScriptTracker(CallState):
     """State of one script while it runs."""
 
@@ -78,6 +83,7 @@ class ScriptTracker(CallState):
         self._beginnings: dict[RootModel | None, tuple[int, int]] | None = {}
         self._called: set[RootModel] = set()
         self._models_called = False  # by the thread that is recorded
+        self.forward_calls = 0  # of models with weights, that have begun
         self._last_ns = 0  # when something ended last
         self.crossing = False  # our own work is under way
         self._start_ns = perf_counter_ns()
@@ -157,7 +163,7 @@ class ScriptTracker(CallState):
         self._models_called = True
         root = self.roots.find_root(module)
         if not root.is_model_work((args, kwargs)):
-            return self.batches.transform_batch
+            return partial(self.batches.transform_batch, root) if root.may_transform else _call_plainly
         gradients = torch.is_grad_enabled()
         if self._inside_optimizer():
             self.pacer.count_root(root.number, gradients, is_training(module))
@@ -237,6 +243,7 @@ class ScriptTracker(CallState):
         self, plain: Call, root: RootModel, module: nn.Module, args: Any, kwargs: dict[str, Any], trains: bool
     ) -> Any:
         recording, writing = self.recording, self.writing
+        self.forward_calls += root.has_weights
         pair = recording.find_pair(root) if writing else None
         self.inside += 1
         start_ns = perf_counter_ns()
