@@ -144,3 +144,12 @@ def test_a_sarif_file_points_at_the_file_below_the_folder_of_the_run(runs: Runs,
     assert location["physicalLocation"]["artifactLocation"]["uri"] == "parts/losses.py"
     assert location["physicalLocation"]["region"]["startLine"] == 3
     assert result["partialFingerprints"] == {"detscope/v1": planted(runs["first"])[0]["id"]}
+
+
+def test_a_run_that_failed_before_its_first_step_says_so_and_asks_for_no_census(torch_server, tmp_path):
+    (tmp_path / "train.py").write_text('import torch\nraise FileNotFoundError("no images here")\n')
+    done = torch_server("run", "-q", "train.py", folder=tmp_path, teardown=True)
+    assert done.returncode == 1
+    told = " ".join(why(tmp_path / "runs" / "latest").stdout.split())
+    assert "no finding: no step was recorded; failed: " in told and "no images here" in told
+    assert "census" not in told

@@ -60,12 +60,17 @@ class _Writer:
         if shared:
             command = name_in_command(shared, self._summary, self._name)
             yield from labelled_command("try one", command, self._width, _CELLS)
-        if told.make_census:
+        if told.make_census and not self._failed:
             yield from self._command_below("lines", "a census finds them:", told.make_census)
         if left:
             everything = f"detscope why {self._name} --limit {len(told.findings) + told.left_out}"
             many = f"{left} more finding{'s' if left > 1 else ''}:"
             yield from self._command_below("more", many, everything)
+
+    @property
+    def _failed(self) -> bool:
+        """Whether the run ended before there was a step to look at."""
+        return self._summary.status == "failed" and not self._summary.step_ms.n
 
     def _head(self, told: RunFindings, total: int) -> Iterator[Text]:
         model = self._summary.model.name if self._summary.model else None
@@ -74,6 +79,8 @@ class _Writer:
         if told.waits is not None and told.launches is not None:
             waits, launches = number(told.waits, 0), number(told.launches, 0)
             counted = f"; a step waits for the device {waits} times and launches {launches} operators"
+        if self._failed:
+            counted = f": no step was recorded; failed: {self._summary.reason or 'the reason is not known'}"
         text = f"{model or 'run'}: {many}{counted}"
         for line in wrap_text(plain(text), self._width):
             yield Text(line, style="bold")
