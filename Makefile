@@ -20,7 +20,7 @@ help:
 	@echo 'make test-busy   tests of ranks, clusters, kills and signals, again and again on a busy machine (TIMES=20)'
 	@echo 'make test-torch TORCH=2.6.0   quick tests and those that use torch, with that torch in .venv-torch-2.6.0'
 	@echo 'make test-families   models of Ultralytics, libreyolo and rfdetr in their own trainers, in .venv-families'
-	@echo 'make test-docs   the commands of README and docs as typed, in order; an hour on two cores'
+	@echo 'make test-docs   the commands of README and docs as typed, in order; half an hour on two cores'
 	@echo 'make pictures   docs/images and the outputs of the example notebook again, from pages made now'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make docs    the documentation as a site, into site/'
