@@ -21,7 +21,7 @@ from made_figures import made_figure
 
 
 def needs_of(n: int, verb: str = "infer", batch: int = 1, **inference: Any) -> list[str]:
-    found = percentile_needs(StepFigures(n=n), verb, {"inference": inference}, batch)
+    found = percentile_needs(StepFigures(mean_n=n), verb, {"inference": inference}, batch)
     return [f"p{need.percentile} {need.words}" for need in found]
 
 
@@ -44,7 +44,7 @@ def test_a_training_is_told_its_steps_and_a_recorded_file_only_how_many() -> Non
 
 
 def test_what_the_samples_support_needs_nothing_and_neither_does_a_run_without_steps() -> None:
-    known = StepFigures(n=500, p50=1.0, p95=2.0, p99=3.0)
+    known = StepFigures(mean_n=500, p50=1.0, p95=2.0, p99=3.0)
     assert percentile_needs(known, "infer", {}, 1) == ()
     assert percentile_needs(StepFigures(), "infer", {}, 1) == ()
 

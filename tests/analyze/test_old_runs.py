@@ -33,6 +33,7 @@ def as_version_3(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     Of that, `host_ms` is what it was; of modules by their path, for their order is now the device's.
     """
     old["definitions"].pop("device_ms")
+    old["definitions"].pop("p95, p99")  # have become those of bare steps too
     old["definitions"].pop("other")  # a loss that is no module has become part of forward
     for row in old["telemetry"]:
         if row["metric"] in ("read_bytes", "write_bytes"):

@@ -83,6 +83,20 @@ def test_a_steady_series_has_neither_warm_up_nor_outliers():
     assert outlier_indices(durations) == []
 
 
+def test_what_is_rare_is_looked_for_in_bare_steps_too_and_the_median_is_that_of_recorded_ones():
+    bare, durations = range(1, 100, 2), np.random.default_rng(5).normal(100, 2, 100)
+    durations[[*bare][-8:]] += 200  # every recorded step is fast
+    rows = [
+        (step, 0, "bare" if step in bare else "recorded", "step", step, int(ms * 1e6), None)
+        for step, ms in enumerate(durations)
+    ]
+    table = pl.DataFrame(rows, schema=polars_schema("steps"), orient="row")
+    found = step_figures(table, choose_typical_steps(table))
+    assert (found.n, found.mean_n) == (50, 100)
+    assert found.p50 == pytest.approx(100, rel=0.02) and found.p95 == pytest.approx(300, rel=0.02)
+    assert found.p99 is None and found.p99_why == "needs 459"
+
+
 def test_speed_and_mean_are_those_of_all_steps_also_where_all_bare_ones_were_fast():
     slow_then_fast = [588.0, 188.0] * 20  # two workers, one of them slow
     modes = ["bare" if step % 4 == 1 else "recorded" for step in range(40)]

@@ -91,7 +91,7 @@ def test_an_inference_shows_its_distribution_and_each_percentile_with_what_it_ne
     assert max(cumulated.y) == 100.0
     table = table_of(latency, "percentiles")
     assert dict(zip(column_of(table, "percentile"), column_of(table, "remark"), strict=True))["p99"] == (
-        "needs 459 images: --repeat 58"
+        "needs 459 images: --repeat 42"
     )
     cards = next(block for block in section_of(data, "verdict").blocks if isinstance(block, Cards)).cards
     told_on = {card.label: (card.value, card.detail) for card in cards}
@@ -246,7 +246,7 @@ def test_a_browser_shows_the_page_of_every_verb_without_a_complaint(name, browse
     assert shown[: len(sections)] == [" ".join(section.title.split()) for section in sections]
     if name == "infer":
         rows = visit.page.locator("#latency tbody tr, section#slowest tbody tr").all_text_contents()
-        assert any("needs 459 images: --repeat 58" in row for row in rows)
+        assert any("needs 459 images: --repeat 42" in row for row in rows)
         assert any((data.summary.slowest[0].file or "") in row for row in rows)
     assert visit.complaints == []
 

@@ -56,7 +56,7 @@ def read_figures(run: Run, clock: Clock = "device", summary: RunSummary | None =
         series=series,
         summary=summary,
         p50=sample_median(series.step),
-        p95=_sample_p95(series.step),
+        p95=_sample_p95(series.timed),
         images_per_s=_sample_speed(series, summary.images_per_s),
         phases=_sample_medians(series.phases),
         stages=_sample_medians(series.stages),
@@ -109,9 +109,9 @@ def _sample_p95(times: PerStep) -> Sample | None:
 
 def _sample_speed(series: RunSeries, told: float | None) -> Sample | None:
     """Images over the time of their steps; of a run without steps what its summary tells."""
-    if not series.timed:
+    if not series.images:
         return None if told is None else Sample(told)
-    steps = tuple(sorted(series.timed))
+    steps = tuple(sorted(series.images))
     times, images = (np.asarray([named[step] for step in steps]) for named in (series.timed, series.images))
 
     def measure(places: Places) -> Floats:

@@ -28,8 +28,8 @@ class RunSeries:
     clock: Clock = "host"  # of phases, stages and modules
     types: dict[str, tuple[str, int]] = field(default_factory=dict)  # module -> type, parameters
     content: dict[int, str] = field(default_factory=dict)  # step -> which images
-    timed: PerStep = field(default_factory=dict)  # the bare steps as well: speed is told by all of them
-    images: PerStep = field(default_factory=dict)  # of these steps
+    timed: PerStep = field(default_factory=dict)  # bare ones as well: speed and percentiles are of all
+    images: PerStep = field(default_factory=dict)  # of those of these whose batches are known
     steadiness: Steadiness | None = None  # None where the run has no steps
 
 
@@ -49,7 +49,7 @@ def read_series(run: Run, clock: Clock = "device") -> RunSeries:
     inside = run.table("content")
     content = inside.filter(pl.col("step").is_in(list(measured)))
     images = dict(inside.select("step", "images").drop_nulls().iter_rows())
-    timed = _split_phases(steps, {step for step in typical.timed if images.get(step)}).get("step", {})
+    timed = _split_phases(steps, set(typical.timed)).get("step", {})
     return RunSeries(
         step=by_phase.get("step", {}),
         phases={name: phases[name] for name in PHASES if name in phases},
@@ -66,7 +66,7 @@ def read_series(run: Run, clock: Clock = "device") -> RunSeries:
             step: ids for step, ids in content.select("step", "image_ids").iter_rows() if ids is not None
         },
         timed=timed,
-        images={step: float(images[step]) for step in timed},
+        images={step: float(images[step]) for step in timed if images.get(step)},
         steadiness=typical.steadiness if measured else None,
     )
 

@@ -65,16 +65,16 @@ def percentile_needs(
     step_ms: StepFigures, verb: str | None, settings: Mapping[str, Any] | None, batch_size: int | None
 ) -> tuple[PercentileNeed, ...]:
     """What p95 and p99 need where the samples do not support them, and the option that brings it."""
-    if not step_ms.n:
+    if not step_ms.mean_n:
         return ()
     unit = "steps" if verb != "infer" else "images" if batch_size == 1 else "batches"
     return tuple(
         PercentileNeed(
             percentile=percentile,
             samples=(needed := samples_needed(percentile)),
-            have=step_ms.n,
+            have=step_ms.mean_n,
             what=unit,
-            how=_option_for(needed, step_ms.n, verb, settings or {}, batch_size or 1),
+            how=_option_for(needed, step_ms.mean_n, verb, settings or {}, batch_size or 1),
         )
         for percentile, value in ((95, step_ms.p95), (99, step_ms.p99))
         if value is None

@@ -37,9 +37,9 @@ class TimeFigures(Figure, frozen=True, kw_only=True):
 
 
 class StepFigures(TimeFigures, frozen=True, kw_only=True):
-    """Wall time from asking for a batch to asking for the next; the mean is that of bare steps too."""
+    """Wall time from asking for a batch to asking for the next; mean and percentiles are of bare steps too."""
 
-    mean_n: int = 0  # steps of the mean
+    mean_n: int = 0  # steps of the mean, p95 and p99
 
 
 class PhaseFigures(Figure, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class TypicalSteps:
     outliers: list[int]
     steadiness: Steadiness
     p50_ms: float | None
-    timed: list[int] = field(default_factory=list)  # measured and bare: mean and speed are taken from these
+    timed: list[int] = field(default_factory=list)  # measured and bare: mean, percentiles and speed are of these
 
 
 def choose_typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
@@ -154,11 +154,12 @@ def time_figures(durations: list[float]) -> TimeFigures:
 
 
 def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> StepFigures:
-    """The headline: wall time of a step."""
-    timed = _durations_of(steps, "step", typical.timed)
-    found = time_figures(_durations_of(steps, "step", typical.measured))
-    own = {name: getattr(found, name) for name in found.__struct_fields__ if name != "mean"}
-    return StepFigures(**own, mean=sum(timed) / len(timed) if timed else None, mean_n=len(timed))
+    """The headline: wall time of a step. What is rare is looked for in all steps, however they were recorded."""
+    measured = time_figures(_durations_of(steps, "step", typical.measured))
+    timed = time_figures(_durations_of(steps, "step", typical.timed))
+    middle = {name: getattr(measured, name) for name in ("p50", "ci95", "n", "spread")}
+    rest = {name: getattr(timed, name) for name in ("mean", "p95", "p95_why", "p99", "p99_why")}
+    return StepFigures(**middle, **rest, mean_n=timed.n)
 
 
 def images_per_second(steps: pl.DataFrame, content: pl.DataFrame, typical: TypicalSteps) -> float | None:

@@ -76,7 +76,8 @@ def _percentiles_table(summary: RunSummary) -> Table:
     for percentile, value in ((95, step.p95), (99, step.p99)):
         need = needs.get(percentile)
         told = with_unit(value, "ms") if value is not None else "not told"
-        rows.append([f"p{percentile}", told, need.words if need is not None else ""])
+        of_all = f"of {step.mean_n} {_unit_of(summary)}, bare ones as well" if step.mean_n > step.n else ""
+        rows.append([f"p{percentile}", told, need.words if need is not None else of_all])
     if summary.first_image_ms is not None:
         rows.append(["the very first", with_unit(summary.first_image_ms, "ms"), "with all that is done once"])
     columns = [Column("percentile"), Column("latency"), Column("remark", "sentence")]
