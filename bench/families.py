@@ -30,6 +30,7 @@ SKIPPED = 4  # warm-up
 REST_AIM = {"train": 0.03, "predict": 0.05}
 LARGE = 0.5  # share of a step from which on a stage has to have parts
 COST_AIM, COST_END_AIM = 1.03, 1.06
+STEADY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
 REST = "(rest of the model)"
 
@@ -73,7 +74,7 @@ def _run_once(
         [*pin_to(core), sys.executable, *before, *words],
         cwd=folder,
         check=True,
-        env=os.environ | OFFLINE,
+        env=os.environ | OFFLINE | STEADY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

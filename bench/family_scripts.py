@@ -3,10 +3,14 @@
 Every script is called with a file for its times, the number of steps, and a folder of drawn images. It knows
 nothing of what records it; times are taken after every optimizer step, or around every prediction.
 
+Images have sides of 320 pixels, half of what users take, because what recording costs follows from how many
+modules there are and not from how much they do; networks that would take seconds at that have less.
+
 Two things would tell a plain process from a recorded one that have nothing to do with recording, and both
 processes do without: a whole garbage collection of what was imported takes as long as five steps and falls
 among those that are compared, or before them; and a process with a single thread, which none is that trains
-for real, is some per cent faster, because the C library and torch leave locks out.
+for real, is some per cent faster, because the C library and torch leave locks out. Whether memory that is
+freed goes back to the system is luck of where it lies; it stays in both (`STEADY`).
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ def make_model(name):
         return t.DetrForObjectDetection(t.DetrConfig(backbone_config=backbone, **plain, **small, **two))
     return t.YolosForObjectDetection(t.YolosConfig(
         hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=192,
-        image_size=[128, 128], num_detection_tokens=50, num_labels=3))
+        image_size=[320, 320], num_detection_tokens=50, num_labels=3))
 
 
 class Drawn(torch.utils.data.Dataset):
@@ -92,7 +96,7 @@ class Drawn(torch.utils.data.Dataset):
     def __getitem__(self, index):
         dice = torch.Generator().manual_seed(index)
         boxes = torch.rand(5, 4, generator=dice) * 0.3 + 0.3
-        return {"pixel_values": torch.rand(3, 128, 128, generator=dice),
+        return {"pixel_values": torch.rand(3, 320, 320, generator=dice),
                 "labels": {"class_labels": torch.randint(0, 3, (5,), generator=dice), "boxes": boxes}}
 
 
@@ -126,7 +130,7 @@ logging.disable(logging.WARNING)
 from ultralytics import RTDETR, YOLO
 
 # older versions want RT-DETR by its own class, and no fewer places in an image than queries
-kind, side = (RTDETR, 160) if sys.argv[4].startswith("rtdetr") else (YOLO, 64)
+kind, side = (RTDETR, 160) if sys.argv[4].startswith("rtdetr") else (YOLO, 320)
 kind(sys.argv[4] + ".yaml").train(
     data=data + "/data.yaml", epochs=max(1, steps // 12), imgsz=side, batch=2, nbs=2, workers=0, plots=False,
     val=False, device="cpu", amp=False, verbose=False, project=os.path.dirname(out), exist_ok=True)
@@ -146,7 +150,7 @@ LIBREYOLO_TRAIN = """
 import importlib
 
 kind = sys.argv[4].partition(" ")[2]
-names = {"yolo9": ("LibreYOLO9", "t", 64), "yolox": ("LibreYOLOX", "n", 64)}
+names = {"yolo9": ("LibreYOLO9", "t", 320), "yolox": ("LibreYOLOX", "n", 320)}
 names["dfine"] = ("LibreDFINE", "n", 320)
 name, size, side = names[kind]
 library = importlib.import_module(f"libreyolo.models.{kind}.model")
@@ -172,9 +176,9 @@ from detscope.zoo.registry import build_model
 model = build_model(sys.argv[4]).module.train()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 for index in range(steps):
-    images = [torch.rand(3, 128, 128) for _ in range(2)]
+    images = [torch.rand(3, 320, 320) for _ in range(2)]
     boxes = torch.tensor([[10.0, 10.0, 60.0, 70.0], [40.0, 30.0, 110.0, 100.0]])
-    targets = [{"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": torch.ones(2, 128, 128).byte(),
+    targets = [{"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": torch.ones(2, 320, 320).byte(),
                 "keypoints": torch.ones(2, 17, 3)} for _ in images]
     loss = sum(model(images, targets).values())
     optimizer.zero_grad()
@@ -188,7 +192,7 @@ from detscope.zoo.registry import build_model
 model = build_model(sys.argv[4]).module.eval()
 with torch.inference_mode():
     for index in range(steps):
-        model([torch.rand(3, 128, 128)])
+        model([torch.rand(3, 320, 320)])
         times.append(time.perf_counter())
 """
 

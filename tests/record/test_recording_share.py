@@ -13,10 +13,11 @@ from detscope.runs.reader import load_run
 STEPS = 120
 
 
-def told(events, spent_ns, event_ns=700.0, steps=DENSE):
+def told(events, spent_ns, event_ns=700.0, steps=DENSE, closing_ns=0):
     share = RecordingShare(event_ns)
-    for _ in range(steps):
-        share.add_step(events, spent_ns)
+    share.add_step(events, spent_ns, 50_000_000)  # the first has all to lay out
+    for _ in range(steps - 1):
+        share.add_step(events, spent_ns, closing_ns)
     return share.one_in
 
 
@@ -28,6 +29,12 @@ def test_a_long_step_is_recorded_every_time_and_a_short_one_as_often_as_its_cost
     assert told(800, 7_000_000, event_ns=0.0) == 1
     for spent_ns in (1_000_000, 7_000_000, 50_000_000):
         assert 800 * 700 / told(800, spent_ns) <= AIM * spent_ns
+
+
+def test_what_is_done_behind_a_step_counts_as_it_was_seen_on_the_clock():
+    assert told(800, 7_000_000) < told(800, 7_000_000, closing_ns=700_000)
+    assert told(0, 7_000_000, event_ns=1e-9, closing_ns=700_000) in (10, 11), "a tenth, for one in ten"
+    assert told(800, 7_000_000, event_ns=0.0, closing_ns=700_000) == 1, "ranks record the same steps"
 
 
 def test_an_event_takes_some_time():

@@ -95,7 +95,7 @@ def test_an_inference_shows_its_distribution_and_each_percentile_with_what_it_ne
     )
     cards = next(block for block in section_of(data, "verdict").blocks if isinstance(block, Cards)).cards
     told_on = {card.label: (card.value, card.detail) for card in cards}
-    assert told_on["p95 per image"] == ("cannot tell", "needs 90 images: --repeat 12; 24 were measured")
+    assert told_on["p95 per image"] == ("cannot tell", "needs 90 images: --repeat 9; 32 were measured")
     assert told_on["NMS"][0] == "8.45 ms"
 
 

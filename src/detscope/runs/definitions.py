@@ -10,8 +10,8 @@ DEFINITIONS = {
     " random, so that the recorded ones stand for all",
     "mean, images_per_s": "over all measured steps, recorded and bare: their time over their number, and"
     " their images over their time",
-    "p95, p99": "over all measured steps, recorded and bare; printed only when one sample beyond the percentile"
-    " has been seen with 99 % certainty (90 and 459 samples)",
+    "p95, p99": "over all measured steps, recorded and bare; printed only when one sample beyond the"
+    " percentile has been seen with 99 % certainty (90 and 459 samples)",
     "phases_ms": "share of each phase in the time of the typical steps (measured, outliers apart) times"
     " the median step, so that the phases add up to it",
     "forward": "calls of models and of loss modules, and the time from the end of the model's call to the"

@@ -37,7 +37,7 @@ class TimeFigures(Figure, frozen=True, kw_only=True):
 
 
 class StepFigures(TimeFigures, frozen=True, kw_only=True):
-    """Wall time from asking for a batch to asking for the next; mean and percentiles are of bare steps too."""
+    """Wall time from asking for a batch to asking for the next; mean and percentiles are of bare ones too."""
 
     mean_n: int = 0  # steps of the mean, p95 and p99
 
@@ -111,7 +111,7 @@ class TypicalSteps:
     outliers: list[int]
     steadiness: Steadiness
     p50_ms: float | None
-    timed: list[int] = field(default_factory=list)  # measured and bare: mean, percentiles and speed are of these
+    timed: list[int] = field(default_factory=list)  # measured and bare: of these are mean, percentiles, speed
 
 
 def choose_typical_steps(steps: pl.DataFrame, find_slow_start: bool = True) -> TypicalSteps:
@@ -154,7 +154,7 @@ def time_figures(durations: list[float]) -> TimeFigures:
 
 
 def step_figures(steps: pl.DataFrame, typical: TypicalSteps) -> StepFigures:
-    """The headline: wall time of a step. What is rare is looked for in all steps, however they were recorded."""
+    """The headline: wall time of a step; what is rare is looked for in bare steps too."""
     measured = time_figures(_durations_of(steps, "step", typical.measured))
     timed = time_figures(_durations_of(steps, "step", typical.timed))
     middle = {name: getattr(measured, name) for name in ("p50", "ci95", "n", "spread")}

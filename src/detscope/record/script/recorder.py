@@ -160,7 +160,7 @@ class ScriptRecorder(StepRecorder):
         if step.mode == RECORDED and not self.trained:
             # on a busy machine a step takes longer, and so does recording it
             spent_ns = min(step.end_ns - step.start_ns, step.processor[-1] - step.processor[1])
-            self._share_steps(len(step.events) // WIDTH, spent_ns)
+            self._share_steps(len(step.events) // WIDTH, spent_ns, perf_counter_ns() - step.end_ns)
         return step.mode
 
     def pass_bare_step(self, start_ns: int, end_ns: int, contents: list[BatchContent]) -> bool:
@@ -179,9 +179,9 @@ class ScriptRecorder(StepRecorder):
         self.step = OpenStep(self.next_step, self.epoch, BARE, start_ns, start_ns)
         return True
 
-    def _share_steps(self, events: int, spent_ns: int) -> None:
+    def _share_steps(self, events: int, spent_ns: int, closing_ns: int) -> None:
         """Of short predictions a part is recorded."""
-        self._share.add_step(events, spent_ns)
+        self._share.add_step(events, spent_ns, closing_ns)
         one_in, schedule = self._share.one_in, self.schedule
         if one_in != schedule.recorded_one_in:
             begun = schedule.thinned_from or self.index

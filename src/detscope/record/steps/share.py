@@ -1,19 +1,23 @@
 """Which share of the steps is recorded where recording costs a lot: short predictions of many modules.
 
-What recording costs a step follows from how many events it has, not from how long it takes. A training step
-is long enough. A prediction of some milliseconds is not: after a few of them, so few are recorded that the
-cost, spread over all steps, stays small; the others are bare.
+What recording costs a step follows from how many events it has, not from how long it takes, and what is done
+with them behind it is seen on the clock. A training step is long enough. A prediction of some milliseconds is
+not: after a few of them, so few are recorded that the cost, spread over all steps, stays small; the others
+are bare.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from time import perf_counter_ns
 
 AIM = 0.01  # of the time of all steps
 DENSE = 6  # steps that are recorded before it is asked: an interval of the median needs as many
-_FIXED_EVENTS = 800  # as many as what is done once per recorded step takes: two borders, probes on and off
+_FIXED_EVENTS = 200  # as many as what is done before a recorded step takes: a border, probes on and off
 _COLD = 5  # times as long as in a loop of its own: between a model's operators Python runs from cold caches
 _TRIED = 512
+_CLOSINGS = 32  # that are looked back upon; the first one lays out what later ones find ready
 
 
 class RecordingShare:
@@ -22,19 +26,22 @@ class RecordingShare:
     def __init__(self, event_ns: float) -> None:
         self._event_ns = event_ns
         self._steps = self._events = self._spent_ns = 0
+        self._closings_ns: deque[int] = deque(maxlen=_CLOSINGS)
 
-    def add_step(self, events: int, spent_ns: int) -> None:
-        """A step was recorded."""
+    def add_step(self, events: int, spent_ns: int, closing_ns: int) -> None:
+        """A step was recorded; behind it, so long was spent on what was heard."""
         self._steps += 1
         self._events += events + _FIXED_EVENTS
         self._spent_ns += spent_ns
+        self._closings_ns.append(closing_ns)
 
     @property
     def one_in(self) -> int:
         """One step in so many; 1: as the schedule has it."""
-        if self._steps < DENSE:
+        if self._steps < DENSE or not self._event_ns:
             return 1
-        return max(1, -int(-self._events * self._event_ns // (AIM * max(1, self._spent_ns))))
+        paid_ns = self._events / self._steps * self._event_ns + median(self._closings_ns)
+        return max(1, -int(-paid_ns // (AIM * max(1.0, self._spent_ns / self._steps))))
 
 
 def measure_event_ns() -> float:
