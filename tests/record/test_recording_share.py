@@ -1,4 +1,4 @@
-"""Of short predictions a share of the steps is recorded, and nothing that is told of all steps is lost."""
+"""Of short steps a share is recorded, and nothing that is told of all steps is lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from detscope.analyze.summary import summarize
 from detscope.record.steps.schedule import Schedule
-from detscope.record.steps.share import AIM, DENSE, RecordingShare, measure_event_ns
+from detscope.record.steps.share import AIM, DENSE, DENSE_TRAINED, RecordingShare, measure_event_ns
 from detscope.runs.reader import load_run
 
 STEPS = 120
@@ -18,7 +18,7 @@ def told(events, spent_ns, event_ns=700.0, steps=DENSE, closing_ns=0):
     share.add_step(events, spent_ns, 50_000_000)  # the first has all to lay out
     for _ in range(steps - 1):
         share.add_step(events, spent_ns, closing_ns)
-    return share.one_in
+    return share.one_in()
 
 
 def test_a_long_step_is_recorded_every_time_and_a_short_one_as_often_as_its_cost_allows():
@@ -33,7 +33,7 @@ def test_a_long_step_is_recorded_every_time_and_a_short_one_as_often_as_its_cost
 
 def test_what_is_done_behind_a_step_counts_as_it_was_seen_on_the_clock():
     assert told(800, 7_000_000) < told(800, 7_000_000, closing_ns=700_000)
-    assert told(0, 7_000_000, event_ns=1e-9, closing_ns=700_000) in (10, 11), "a tenth, for one in ten"
+    assert told(0, 7_000_000, event_ns=1e-9, closing_ns=700_000) in (20, 21), "twice a tenth, for one in ten"
     assert told(800, 7_000_000, event_ns=0.0, closing_ns=700_000) == 1, "ranks record the same steps"
 
 
@@ -76,13 +76,27 @@ def test_a_short_prediction_is_mostly_bare_and_every_step_is_counted_with_what_w
     assert len([one for one in figures.modules if one.kind == "module"]) >= 30
 
 
-def test_a_training_is_recorded_as_ever(listen):
+def train_short_steps(listen, **options):
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(30)))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with listen() as heard:
-        for _ in range(40):
+    with listen(**options) as heard:
+        for _ in range(STEPS):
             model(torch.rand(2, 4)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    modes = load_run(heard.run).table("steps").filter(phase="step")["mode"].to_list()
+    steps = load_run(heard.run).table("steps").filter(phase="step").sort("step")
+    return heard.run, steps["mode"].to_list()
+
+
+def test_of_a_training_more_steps_are_recorded_one_after_the_other_and_then_a_share(listen):
+    run, modes = train_short_steps(listen)
+    first = modes[: 3 + DENSE_TRAINED * 4 // 3]
+    assert len(modes) == STEPS and first.count("recorded") >= DENSE_TRAINED - 2
+    assert DENSE_TRAINED <= modes.count("recorded") < STEPS / 2 < modes.count("bare")
+    step = summarize(run).step_ms
+    assert step.p95 is not None and step.mean_n > 90 > step.n, "of all steps"
+
+
+def test_who_asks_for_steps_has_them_recorded_one_after_the_other(listen):
+    _, modes = train_short_steps(listen, window=f"0:{STEPS}")
     assert modes.count("recorded") > 2 * modes.count("bare")

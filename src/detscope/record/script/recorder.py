@@ -27,7 +27,7 @@ from detscope.record.steps.events import BATCH_ARRIVED, STEP_BEGINS, WIDTH, Even
 from detscope.record.steps.replay import replay_events
 from detscope.record.steps.rows import make_loader_rows, make_step_rows, make_transform_rows
 from detscope.record.steps.schedule import BARE, CENSUS, MEMORY, OPERATORS, RECORDED, WARMUP
-from detscope.record.steps.share import RecordingShare, measure_event_ns
+from detscope.record.steps.share import DENSE, DENSE_TRAINED, RecordingShare, measure_event_ns
 from detscope.record.steps.tables import OpenStep
 from detscope.runs.writer import read_table, write_table
 from detscope.zoo.contract import list_names
@@ -92,8 +92,9 @@ class ScriptRecorder(StepRecorder):
         self.evaluating = self._evaluates_in_steps = False
         self._rested_in: int | None = None  # the step in which the model was last called without gradients
         self.trained = False
-        # ranks wait for each other: all of them record the same steps
-        self._event_ns = measure_event_ns() if options.ranks == 1 else 0.0
+        # ranks wait for each other: all of them record the same steps; and who asks for steps wants those
+        asked = options.max_steps is not None or options.window is not None
+        self._event_ns = 0.0 if asked or options.ranks > 1 else measure_event_ns()
         self._share = RecordingShare(self._event_ns)
 
     def make_phases(self, model: nn.Module) -> CallListener:  # noqa: ARG002
@@ -157,7 +158,7 @@ class ScriptRecorder(StepRecorder):
             self.writer.append_rows("transforms", make_transform_rows(step.index, timing, where))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1), done.end_mark)
         self._keep_losses(self._late.put_losses(step.index, done.losses))
-        if step.mode == RECORDED and not self.trained:
+        if step.mode == RECORDED:
             # on a busy machine a step takes longer, and so does recording it
             spent_ns = min(step.end_ns - step.start_ns, step.processor[-1] - step.processor[1])
             self._share_steps(len(step.events) // WIDTH, spent_ns, perf_counter_ns() - step.end_ns)
@@ -180,9 +181,10 @@ class ScriptRecorder(StepRecorder):
         return True
 
     def _share_steps(self, events: int, spent_ns: int, closing_ns: int) -> None:
-        """Of short predictions a part is recorded."""
+        """Of short steps a part is recorded."""
         self._share.add_step(events, spent_ns, closing_ns)
-        one_in, schedule = self._share.one_in, self.schedule
+        one_in = self._share.one_in(DENSE_TRAINED if self.trained else DENSE)
+        schedule = self.schedule
         if one_in != schedule.recorded_one_in:
             begun = schedule.thinned_from or self.index
             self.schedule = replace(schedule, recorded_one_in=one_in, thinned_from=begun)

@@ -1,9 +1,8 @@
-"""Which share of the steps is recorded where recording costs a lot: short predictions of many modules.
+"""Which share of the steps is recorded where recording costs a lot: short steps of many modules.
 
 What recording costs a step follows from how many events it has, not from how long it takes, and what is done
-with them behind it is seen on the clock. A training step is long enough. A prediction of some milliseconds is
-not: after a few of them, so few are recorded that the cost, spread over all steps, stays small; the others
-are bare.
+with them behind it is seen on the clock. After some steps so few are recorded that the cost, spread over all,
+stays small; the others are bare.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from time import perf_counter_ns
 
 AIM = 0.01  # of the time of all steps
 DENSE = 6  # steps that are recorded before it is asked: an interval of the median needs as many
+DENSE_TRAINED = 16  # of a training: that is often shorter, and its steps differ more
 _FIXED_EVENTS = 200  # as many as what is done before a recorded step takes: a border, probes on and off
-_COLD = 5  # times as long as in a loop of its own: between a model's operators Python runs from cold caches
+_COLD = 10  # times as long as in a loop of its own: between a model's operators Python runs from cold caches,
+_BEHIND = 2  # and so does a step behind what was done with the events of another: that is paid twice
 _TRIED = 512
 _CLOSINGS = 32  # that are looked back upon; the first one lays out what later ones find ready
 
@@ -35,12 +36,12 @@ class RecordingShare:
         self._spent_ns += spent_ns
         self._closings_ns.append(closing_ns)
 
-    @property
-    def one_in(self) -> int:
-        """One step in so many; 1: as the schedule has it."""
-        if self._steps < DENSE or not self._event_ns:
+    def one_in(self, dense: int = DENSE) -> int:
+        """One step in so many; 1: as the schedule has it, of the first `dense` at least."""
+        if self._steps < dense or not self._event_ns:
             return 1
-        paid_ns = self._events / self._steps * self._event_ns + median(self._closings_ns)
+        behind_ns = _BEHIND * median(self._closings_ns)
+        paid_ns = self._events / self._steps * self._event_ns + behind_ns
         return max(1, -int(-paid_ns // (AIM * max(1.0, self._spent_ns / self._steps))))
 
 
