@@ -158,7 +158,8 @@ class ScriptRecorder(StepRecorder):
             self.writer.append_rows("transforms", make_transform_rows(step.index, timing, where))
         self._pause_ns = self.finish_step(max(done.end_ns, done.start_ns + 1), done.end_mark)
         self._keep_losses(self._late.put_losses(step.index, done.losses))
-        if step.mode == RECORDED:
+        # a device works on while its host records
+        if step.mode == RECORDED and (self.accelerator.is_host or not self.trained):
             # on a busy machine a step takes longer, and so does recording it
             spent_ns = min(step.end_ns - step.start_ns, step.processor[-1] - step.processor[1])
             self._share_steps(len(step.events) // WIDTH, spent_ns, perf_counter_ns() - step.end_ns)
