@@ -11,7 +11,7 @@ from collections import deque
 from statistics import median
 from time import perf_counter_ns
 
-AIM = 0.01  # of the time of all steps
+AIM = 0.005  # of the time of all steps; a bare one has its own cost, about three times that
 DENSE = 6  # steps that are recorded before it is asked: an interval of the median needs as many
 DENSE_TRAINED = 12  # of a training: that is often shorter, and its steps differ more
 _FIXED_EVENTS = 200  # as many as what is done before a recorded step takes: a border, probes on and off
