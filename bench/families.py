@@ -61,7 +61,13 @@ class FamilyRow:
 
 
 def _run_once(
-    case: FamilyCase, way: str, recorded: bool, data: Path, steps: int, core: int | None = None
+    case: FamilyCase,
+    way: str,
+    recorded: bool,
+    data: Path,
+    steps: int,
+    core: int | None = None,
+    meeting: str | None = None,
 ) -> tuple[list[float], Any]:
     folder = data.parent / ("recorded" if recorded else "plain")
     folder.mkdir(exist_ok=True)
@@ -74,7 +80,7 @@ def _run_once(
         [*pin_to(core), sys.executable, *before, *words],
         cwd=folder,
         check=True,
-        env=os.environ | OFFLINE | STEADY,
+        env=os.environ | OFFLINE | STEADY | ({} if meeting is None else {"MEETING": meeting}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,7 +107,11 @@ def _run_pair(
     """Plain and recorded: in turns, or each on a core of its own."""
     order = (False, True) if number % 2 else (True, False)
     works = [partial(_run_once, case, way, recorded, data, steps) for recorded in order]
-    found = run_at_once(works, 0) if at_once else [work() for work in works]
+    if not at_once:
+        found = [work() for work in works]
+    else:
+        with tempfile.TemporaryDirectory() as meeting:
+            found = run_at_once([partial(work, meeting=meeting) for work in works], 0)
     return dict(zip(order, found, strict=True))
 
 

@@ -35,6 +35,15 @@ class Times(list):
         if len(self) == 4:  # the warm-up ends
             gc.collect()
             gc.freeze()
+            meet(os.environ.get("MEETING"))
+
+
+def meet(folder):  # who runs at the same time: cores share caches, so all compared steps have company
+    if folder:
+        open(f"{folder}/{os.getpid()}", "w").close()
+        until = time.monotonic() + 120
+        while len(os.listdir(folder)) < 2 and time.monotonic() < until:
+            time.sleep(0.001)
 
 
 times = Times()
