@@ -140,7 +140,7 @@ def test_a_sleep_in_a_part_shows_there_and_nowhere_else(tmp_path):
 
 
 def test_a_sleep_in_a_part_of_a_prediction_shows_there_and_nowhere_else(tmp_path):
-    words = (SCRIPTS / "predict_yolo.py", "yolov8n.yaml", 240)  # of which some are recorded
+    words = (SCRIPTS / "predict_yolo.py", "yolov8n.yaml", 720)  # of which some are recorded
     summary = run_watched(tmp_path, SCRIPTS / "sleep_in.py", *SLEEPS_OF_PREDICTIONS, "--", *words)
     grown = find_growth(summary, "postprocess.nms")
     # in a loop without a loader a step ends where the model is called again: the next image is prepared in it
