@@ -1,7 +1,7 @@
 """Let methods of a library sleep 10 ms in every second step, then run Ultralytics' command or another script.
 
 sleep_in.py ultralytics.utils.tal:TaskAlignedAssigner.forward ... -- detect train model=...
-sleep_in.py ultralytics.utils.nms:non_max_suppression -- predict_yolo.py yolov8n.yaml 240
+sleep_in.py ultralytics.utils.nms:non_max_suppression -- predict_yolo.py yolov8n.yaml 720
 """
 
 import functools
